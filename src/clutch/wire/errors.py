@@ -1,0 +1,184 @@
+"""The one tree of errors. Each says its cause, its object and the next step, and knows whom to blame.
+
+::
+
+    ClutchError
+    ├── UserError            the caller can mend it
+    │   ├── BadRequest           400  bad_request        unknown key, wrong type, impossible amount
+    │   ├── NotAllowed           403  not_allowed        the caller may not do this
+    │   ├── NotFound             404  not_found          no such task, node, lease
+    │   ├── Conflict             409  conflict           it exists already, or is in a state that forbids this
+    │   │   └── IllegalMove      409  illegal_move       a machine has no such arrow
+    │   ├── TooLarge             413  too_large          over a stated limit
+    │   └── QuotaExceeded        422  quota_exceeded     it could never be placed under its quota
+    ├── ClusterError         the cluster, a disk or the network is at fault; trying again may help
+    │   ├── Stale                410  stale              fenced: a newer epoch, lease, term or configuration exists
+    │   ├── NotLeader            421  not_leader         ask another process; ``leader`` says which, if known
+    │   ├── Unavailable          503  unavailable        not now
+    │   ├── TimedOut             504  timed_out          a deadline passed
+    │   ├── DiskFull             507  disk_full          nothing was written
+    │   ├── Corrupt              500  corrupt            stored bytes fail their checksum; nothing was changed
+    │   └── TooNew               500  too_new            stored by a newer release than this one
+    └── BugError             ours; please report it with the story
+        └── BrokenInvariant      500  broken_invariant
+
+Only these cross the wire. Assertions are for our own bugs inside pure code; errors are for the world's.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import msgspec
+
+Blame = Literal["user", "cluster", "bug"]
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """An error as it crosses the wire."""
+
+    code: str
+    cause: str
+    object: str = ""
+    next_step: str = ""
+    path: str = ""
+
+
+class ClutchError(Exception):
+    """``cause`` says what went wrong, ``object`` what it happened to, ``next_step`` what to do about it."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    blame: ClassVar[Blame] = "bug"
+
+    def __init__(self, cause: str, *, object: str = "", next_step: str = "", path: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.object = object
+        self.next_step = next_step
+        self.path = path
+
+    def __str__(self) -> str:
+        subject = f"{self.object}: " if self.object else ""
+        place = f" (at {self.path})" if self.path else ""
+        step = f" {self.next_step}" if self.next_step else ""
+        return f"{subject}{self.cause}{place}.{step}" if not self.cause.endswith(".") else f"{subject}{self.cause}{step}"
+
+    def view(self) -> ErrorView:
+        return ErrorView(self.code, self.cause, self.object, self.next_step, self.path)
+
+
+class UserError(ClutchError):
+    """The caller can mend it."""
+
+    code, status, blame = "user_error", 400, "user"
+
+
+class BadRequest(UserError):
+    """What was asked for is malformed or impossible."""
+
+    code, status = "bad_request", 400
+
+
+class NotAllowed(UserError):
+    """The caller may not do this."""
+
+    code, status = "not_allowed", 403
+
+
+class NotFound(UserError):
+    """There is no such thing."""
+
+    code, status = "not_found", 404
+
+
+class Conflict(UserError):
+    """It exists already, or its state forbids this."""
+
+    code, status = "conflict", 409
+
+
+class IllegalMove(Conflict):
+    """A machine has no such arrow. ``story`` tells how it came to be where it is."""
+
+    code, status = "illegal_move", 409
+
+    def __init__(self, cause: str, *, object: str = "", next_step: str = "", story: tuple[str, ...] = ()) -> None:
+        super().__init__(cause, object=object, next_step=next_step)
+        self.story = story
+
+
+class TooLarge(UserError):
+    """It is over a stated limit."""
+
+    code, status = "too_large", 413
+
+
+class QuotaExceeded(UserError):
+    """It could never be placed under its quota."""
+
+    code, status = "quota_exceeded", 422
+
+
+class ClusterError(ClutchError):
+    """The cluster, a disk or the network is at fault."""
+
+    code, status, blame = "cluster_error", 503, "cluster"
+
+
+class Stale(ClusterError):
+    """A newer epoch, lease, term or configuration exists; the writer must stop."""
+
+    code, status = "stale", 410
+
+
+class NotLeader(ClusterError):
+    """Another process leads. ``leader`` is its name, if known."""
+
+    code, status = "not_leader", 421
+
+    def __init__(self, cause: str, *, leader: str = "", object: str = "", next_step: str = "") -> None:
+        super().__init__(cause, object=object, next_step=next_step)
+        self.leader = leader
+
+
+class Unavailable(ClusterError):
+    """Not now; the same call may succeed later."""
+
+    code, status = "unavailable", 503
+
+
+class TimedOut(ClusterError):
+    """A deadline passed."""
+
+    code, status = "timed_out", 504
+
+
+class DiskFull(ClusterError):
+    """The disk is full; nothing was written."""
+
+    code, status = "disk_full", 507
+
+
+class Corrupt(ClusterError):
+    """Stored bytes fail their checksum or do not decode; nothing was changed."""
+
+    code, status = "corrupt", 500
+
+
+class TooNew(ClusterError):
+    """Stored by a newer release than this one."""
+
+    code, status = "too_new", 500
+
+
+class BugError(ClutchError):
+    """Ours. Please report it with the story."""
+
+    code, status, blame = "bug", 500, "bug"
+
+
+class BrokenInvariant(BugError):
+    """A promise does not hold."""
+
+    code, status = "broken_invariant", 500
