@@ -1,1 +1,1 @@
-"""."""
+"""Parse, call, render; no logic."""

@@ -1,1 +1,1 @@
-"""."""
+"""Decisions made real: the loop, its store and its effects."""

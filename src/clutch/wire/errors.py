@@ -62,7 +62,7 @@ class ClutchError(Exception):
         subject = f"{self.object}: " if self.object else ""
         place = f" (at {self.path})" if self.path else ""
         step = f" {self.next_step}" if self.next_step else ""
-        return f"{subject}{self.cause}{place}.{step}" if not self.cause.endswith(".") else f"{subject}{self.cause}{step}"
+        return f"{subject}{self.cause.rstrip('.')}{place}.{step}"
 
     def view(self) -> ErrorView:
         return ErrorView(self.code, self.cause, self.object, self.next_step, self.path)

@@ -1,0 +1,3 @@
+"""Clutch: experiments, notebooks and reinforcement learning on one cluster, under one scheduler."""
+
+__version__ = "0.1.0"
