@@ -1,0 +1,77 @@
+"""What the outside sees: one flat row per live or ended thing, kept in SQL beside the journal.
+
+Views are projections: they can be rebuilt from the journal, are changed only in the same transaction as the facts they
+show, and are what every list, filter and page of the API reads.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    table: ClassVar[str] = "tasks"
+    key: str
+    kind: str
+    name: str
+    pool: str
+    owner: str
+    workspace: str
+    state: str
+    reason: str
+    """Why it waits, or why it ended; a ``WaitCode`` or ``EndReason``."""
+    detail: str
+    priority: int
+    epoch: int
+    restarts: int
+    slots: int
+    submitted_at: float
+    ended_at: float
+    """0 while it lives."""
+
+
+class AllocationView(msgspec.Struct, frozen=True, kw_only=True):
+    table: ClassVar[str] = "allocations"
+    key: str
+    """``TASK:EPOCH``."""
+    task: str
+    epoch: int
+    state: str
+    slots: int
+    nodes: str
+    """Comma-separated, in rank order."""
+    exit: str
+    began_at: float
+    ended_at: float
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    table: ClassVar[str] = "nodes"
+    key: str
+    pool: str
+    state: str
+    reason: str
+    slots: int
+    slots_held: int
+    millicpus: int
+    memory_bytes: int
+    changed_at: float
+
+
+class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
+    table: ClassVar[str] = "leases"
+    key: str
+    task: str
+    member: str
+    node: str
+    slots: str
+    number: int
+    state: str
+    asked_at: float
+    granted_at: float
+
+
+View = TaskView | AllocationView | NodeView | LeaseView
+VIEWS: tuple[type[View], ...] = (TaskView, AllocationView, NodeView, LeaseView)
