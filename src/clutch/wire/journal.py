@@ -25,8 +25,11 @@ class Row(msgspec.Struct, frozen=True):
     payload: bytes
 
     def checksum(self, previous: int) -> int:
-        """CRC-32 over the row and its predecessor's checksum: a changed, missing or swapped row is noticed."""
-        head = f"{self.index}|{self.term}|{self.at!r}|{self.cause}|{self.kind}|{self.version}|".encode()
+        """CRC-32 over the row and its predecessor's checksum: a changed, missing or swapped row is noticed.
+
+        ``at + 0.0`` makes 5 and 5.0, and the two zeroes, one number, as every store does.
+        """
+        head = f"{self.index}|{self.term}|{self.at + 0.0!r}|{self.cause}|{self.kind}|{self.version}|".encode()
         return zlib.crc32(self.payload, zlib.crc32(head, previous))
 
 
@@ -38,7 +41,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class OutboxItem(msgspec.Struct, frozen=True):
-    """An effect that must happen at least once: a webhook, a cloud call, a blob delete. ``token`` makes it idempotent."""
+    """An effect that must happen at least once: a webhook, a cloud call. ``token`` makes it idempotent."""
 
     token: str
     kind: str
@@ -62,6 +65,30 @@ class Snapshot(msgspec.Struct, frozen=True):
     index: int
     version: int
     payload: bytes
+
+    def checksum(self) -> int:
+        return zlib.crc32(self.payload, zlib.crc32(f"{self.index}|{self.version}|".encode()))
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a copy of a journal begins and ends, so that its chain of checksums goes on unbroken in the target."""
+
+    generation: int
+    term: Term
+    base_index: int
+    """Rows up to this one were forgotten behind a snapshot; 0 when none were."""
+    base_checksum: int
+    last_index: int
+    last_checksum: int
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A piece of a journal under copy, small enough to hold in memory. Rows of successive chunks are in order."""
+
+    snapshot: Snapshot | None = None
+    rows: tuple[Row, ...] = ()
+    views: tuple[View, ...] = ()
+    outbox: tuple[OutboxItem, ...] = ()
 
 
 class Leadership(msgspec.Struct, frozen=True):

@@ -14,9 +14,11 @@ Every implementation passes ``clutch.testing.journal_suite``. The rules the suit
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from clutch.wire.journal import Batch, Leadership, OutboxItem, Row, Snapshot
+from clutch.wire.journal import Batch, Chunk, Leadership, Origin, OutboxItem, Row, Snapshot
 from clutch.wire.views import View
 
 
@@ -24,7 +26,11 @@ class Journal(Protocol):
     """Append a batch, read from an index, snapshot; and the leadership row that guards the first."""
 
     async def lead(self, holder: str, ttl_s: float) -> Leadership:
-        """Take the lead for ``ttl_s`` seconds as the next term. ``Unavailable`` while another holder's time runs."""
+        """Take the lead for ``ttl_s`` seconds as the next term. ``Unavailable`` while another holder's time runs.
+
+        A holder with an equal name takes over at once: a process that restarts under its own name need not wait. The
+        caller makes the name say who it is (host, boot, process); its earlier self, if it still runs, is ``Stale``.
+        """
         ...
 
     async def renew(self, ttl_s: float) -> None:
@@ -36,7 +42,10 @@ class Journal(Protocol):
         ...
 
     async def read(self, after: int, limit: int = 10_000) -> list[Row]:
-        """The next rows behind ``after``, at most ``limit``, checked; empty at the end."""
+        """The next rows behind ``after``, at most ``limit``, checked; empty at the end.
+
+        ``NotFound`` when rows behind ``after`` were forgotten: start from the snapshot.
+        """
         ...
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
@@ -44,7 +53,10 @@ class Journal(Protocol):
         ...
 
     async def load_snapshot(self) -> Snapshot | None:
-        """The newest snapshot that passes its checksum, or None."""
+        """The newest snapshot that passes its checksum, or None.
+
+        ``Corrupt`` when none passes and the rows they covered are forgotten: there is nothing to start from.
+        """
         ...
 
     async def resign(self) -> None:
@@ -63,7 +75,10 @@ class Views(Protocol):
     async def view(self, table: str, key: str) -> View | None: ...
 
     async def page(self, table: str, where: dict[str, str | int], order_by: str, after: str, limit: int) -> list[View]:
-        """Rows that match, ordered by a column (``-column`` for descending) and key, behind the key ``after``."""
+        """Rows that match, ordered by a column and key (``-column``: both descending), behind the key ``after``.
+
+        ``after`` is the last key of the page before, or empty. ``BadRequest`` for an unknown table or column.
+        """
         ...
 
 
@@ -72,7 +87,7 @@ class Outbox(Protocol):
     """The extra ability to list effects that wait."""
 
     async def pending(self, limit: int) -> list[OutboxItem]:
-        """Undelivered items, oldest due first."""
+        """Undelivered items, oldest due first. The same token put twice is one item, as it was put last."""
         ...
 
 
@@ -81,9 +96,24 @@ class Maintenance(Protocol):
     """The extra ability to copy a journal, and to start from a copy under a higher generation."""
 
     async def forget(self, before: int) -> int:
-        """Remove rows with a lower index that a checked snapshot covers, and older snapshots; how many rows went."""
+        """Remove rows with a lower index that a checked snapshot covers, and snapshots that lost their rows.
+
+        Returns how many rows went. ``Stale`` unless this object still leads.
+        """
         ...
 
-    async def adopt(self, generation: int, snapshot: Snapshot | None, rows: list[Row], views: list[View]) -> None:
-        """Fill an empty journal with what a backup holds. ``Conflict`` when it is not empty."""
+    def export(self) -> AbstractAsyncContextManager[tuple[Origin, AsyncIterator[Chunk]]]:
+        """One consistent copy while the leader goes on appending: where it begins and ends, then all of it."""
         ...
+
+    async def adopt(self, origin: Origin, chunks: Iterable[Chunk]) -> None:
+        """Fill an empty journal with a copy, in one transaction, under ``origin.generation``.
+
+        ``Conflict`` when it is not empty or somebody leads it; ``Corrupt`` when the rows do not form the chain that
+        ``origin`` promises.
+        """
+        ...
+
+
+class FullJournal(Journal, Views, Outbox, Maintenance, Protocol):
+    """What every way of ours can do; ``open_journal`` gives one."""

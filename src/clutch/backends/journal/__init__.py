@@ -1,0 +1,1 @@
+"""The master's journal: what was decided, in order, durable before anything acts on it."""
