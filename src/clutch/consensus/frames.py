@@ -1,0 +1,155 @@
+"""The bytes of the write-ahead log: frames, and how to tell a torn tail from damage.
+
+Pure. One frame is what one sync makes durable::
+
+    magic "CLW", format version | payload length u32 | checksum u32 | number u64 | payload (msgpack) | 0xA5
+
+Numbers are consecutive over all segments; the checksum covers number and payload and begins from the log's birth, so
+that a frame of another log, or one out of place, is never taken for valid. A segment is preallocated with zeros.
+
+A frame is written only after the one before it is durable. So, when a frame does not check:
+
+* a valid frame with a higher number stands behind it: this one was durable once. **Corrupt.**
+* it is the last one and its end mark, or a whole sector of it, is still zeros: the write never finished. **Torn**, and
+  nothing anybody was promised is lost by cutting it.
+* it is the last one and all of it was written: bytes changed under us. **Corrupt.**
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Literal
+
+import msgspec
+
+from clutch.wire.errors import Corrupt, TooNew
+from clutch.wire.raft import Entry, HardState, RaftId, SnapshotMeta
+
+VERSION = 1
+MAGIC = b"CLW" + bytes([VERSION])
+_HEAD = struct.Struct("<4sIIQ")
+HEAD_BYTES = _HEAD.size
+END_MARK = b"\xa5"
+FRAME_BYTES = HEAD_BYTES + len(END_MARK)
+SECTOR_BYTES = 512
+
+
+class SegmentHead(msgspec.Struct, frozen=True, array_like=True, tag="head"):
+    """The first frame of a segment. With it, older segments can go."""
+
+    group: str
+    me: RaftId
+    birth: str
+    segment: int
+    size_bytes: int
+    hard_state: HardState
+    snapshot: SnapshotMeta
+    base: SnapshotMeta
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, tag="batch"):
+    """What one Ready persists. ``installed`` replaces the whole log by a snapshot."""
+
+    hard_state: HardState | None
+    entries: list[Entry]
+    installed: SnapshotMeta | None = None
+
+
+class Compacted(msgspec.Struct, frozen=True, array_like=True, tag="compacted"):
+    """A snapshot of our own is durable, and the log now begins after ``base``."""
+
+    snapshot: SnapshotMeta
+    base: SnapshotMeta
+
+
+Record = SegmentHead | Batch | Compacted
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """The valid frames of a segment, where they end, and how."""
+
+    records: list[Record]
+    end: int
+    ending: Literal["clean", "torn"]
+
+
+def birth_seed(birth: str) -> int:
+    return zlib.crc32(birth.encode())
+
+
+def encode(record: Record, number: int, seed: int) -> bytes:
+    """A whole frame."""
+    payload = _encoder.encode(record)
+    checksum = zlib.crc32(payload, zlib.crc32(number.to_bytes(8, "little"), seed))
+    return b"".join((_HEAD.pack(MAGIC, len(payload), checksum, number), payload, END_MARK))
+
+
+def scan(data: bytes, number: int, seed: int, name: str) -> Scan:
+    """Read frames from the start of a segment. Raises Corrupt or TooNew; never skips anything."""
+    records: list[Record] = []
+    offset = 0
+    end_of_data = len(data.rstrip(b"\0"))
+    while offset < end_of_data:
+        payload = _valid_frame(data, offset, number, seed)
+        if payload is None:
+            _explain_damage(data, offset, end_of_data, number, seed, name)
+            return Scan(records, offset, "torn")
+        try:
+            records.append(_decoder.decode(payload))
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"frame {number} checks but does not decode: {error}", object=f"{name}@{offset}") from error
+        offset += FRAME_BYTES + len(payload)
+        number += 1
+    return Scan(records, offset, "clean")
+
+
+def _valid_frame(data: bytes, offset: int, number: int, seed: int) -> memoryview | None:
+    if offset + FRAME_BYTES > len(data):
+        return None
+    magic, length, checksum, found = _HEAD.unpack_from(data, offset)
+    end = offset + HEAD_BYTES + length
+    if magic != MAGIC or found != number or end >= len(data) or data[end : end + 1] != END_MARK:
+        return None
+    payload = memoryview(data)[offset + HEAD_BYTES : end]
+    if zlib.crc32(payload, zlib.crc32(number.to_bytes(8, "little"), seed)) != checksum:
+        return None
+    return payload
+
+
+def _explain_damage(data: bytes, offset: int, end_of_data: int, number: int, seed: int, name: str) -> None:
+    """Return if the frame at ``offset`` is a write that never finished; raise otherwise."""
+    place = f"{name}@{offset}"
+    magic = data[offset : offset + 4]
+    if magic[:3] == MAGIC[:3] and magic[3] > VERSION:
+        raise TooNew(f"written in format {magic[3]}, this release reads {VERSION}", object=place)
+    later = _find_later_frame(data, offset + 1, number, seed)
+    if later is not None:
+        raise Corrupt(f"frame {number} is damaged, but frame {later} stands behind it", object=place)
+    written = data[offset:end_of_data]
+    if len(written) < HEAD_BYTES and MAGIC.startswith(written[:4]):
+        return  # the write stopped inside the frame's head
+    length = _HEAD.unpack_from(data, offset)[1] if offset + HEAD_BYTES <= len(data) else 0
+    end = offset + HEAD_BYTES + length
+    if magic == MAGIC and end_of_data <= end < len(data):
+        return  # the end mark was never written
+    aligned = -(-offset // SECTOR_BYTES) * SECTOR_BYTES
+    zeros = bytes(SECTOR_BYTES)
+    for sector in range(aligned - SECTOR_BYTES, end_of_data, SECTOR_BYTES):
+        piece = data[max(sector, offset) : sector + SECTOR_BYTES]
+        if len(piece) >= HEAD_BYTES and piece == zeros[: len(piece)]:
+            return  # a sector of it never reached the disk
+    raise Corrupt(f"frame {number} was written whole but fails its checksum", object=place)
+
+
+def _find_later_frame(data: bytes, start: int, number: int, seed: int) -> int | None:
+    at = data.find(MAGIC, start)
+    while at >= 0 and at + FRAME_BYTES <= len(data):
+        found: int = _HEAD.unpack_from(data, at)[3]
+        if found > number and _valid_frame(data, at, found, seed) is not None:
+            return found
+        at = data.find(MAGIC, at + 1)
+    return None
