@@ -81,8 +81,11 @@ def check_question(table: str, where: dict[str, str | int], order_by: str, limit
 
 
 def no_such_page(table: str, after: str) -> NotFound:
-    return NotFound("the row behind which the page would start is gone", object=f"{table}/{after}",
-                    next_step="Start again from the first page.")  # fmt: skip
+    return NotFound(
+        "the row behind which the page would start is gone",
+        object=f"{table}/{after}",
+        next_step="Start again from the first page.",
+    )
 
 
 def _check_value(value: object, subject: str, path: str) -> None:
@@ -167,9 +170,10 @@ def changes_of(batch: Batch) -> Changes:
 def check_snapshot(snapshot: Snapshot, last_index: int) -> None:
     if not 0 <= snapshot.index <= last_index:
         raise BrokenInvariant(
-            f"a snapshot at row {snapshot.index} of a journal that ends at row {last_index}", object="journal",
+            f"a snapshot at row {snapshot.index} of a journal that ends at row {last_index}",
+            object="journal",
             next_step="This is a bug in the caller; nothing was written.",
-        )  # fmt: skip
+        )
 
 
 def corrupt_row(index: int, what: str) -> Corrupt:
