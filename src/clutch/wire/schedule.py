@@ -76,6 +76,7 @@ class Placement(msgspec.Struct, frozen=True):
     millicpus: int = 0
     memory_bytes: int = 0
     subscribed: int = 0
+    subscribed_kind: str = CUDA
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,11 +91,17 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Already asked to leave: its resources are coming back and it is nobody's victim again."""
     lingering: bool = False
     """A cell's lease that outlived its cell: anyone who waits may have it."""
+    backfilled: bool = False
+    """Copied from its grant: it runs on room that somebody ahead of it has reserved, and is the first to leave."""
 
 
 class Grant(msgspec.Struct, frozen=True):
+    """Room for a request, all of it."""
+
     request: RequestId
     placements: tuple[Placement, ...]
+    backfilled: bool = False
+    """It passes somebody who waits, or borrows the headroom kept for cells: ``Holding.backfilled`` must say so."""
 
 
 class PreemptReason(StrEnum):
@@ -129,6 +136,7 @@ class WaitCode(StrEnum):
     EXCLUDED = "excluded"  # the nodes with room are excluded for it
     SPREAD = "spread"  # too few different nodes
     NO_SUBSCRIPTION = "no_subscription"  # the nodes' subscription bound
+    HEADROOM = "headroom"  # what is free is kept for cells
     FREEING = "freeing"  # victims were asked to leave; it is next
     NO_NODES = "no_nodes"  # the pool has no usable node
 

@@ -1,0 +1,128 @@
+"""What a pool would look like if less important work were gone, kept up to date so that asking is cheap.
+
+``at(threshold)`` is the room if every holding that is leaving, lingers, or is preemptible and less important than the
+threshold were gone (backfilled work also at the threshold itself). It is a memory of the ledger's, derived and bounded;
+it knows no time (``min_run_s`` is the search's business) and never chooses a victim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from clutch.core.room_index import Desk, RoomIndex
+from clutch.wire.errors import BrokenInvariant
+from clutch.wire.ids import NodeId, RequestId
+from clutch.wire.schedule import Holding
+
+NOBODY = 100
+"""A threshold below every priority: only what leaves or lingers is gone."""
+KEPT = 24
+"""How many thresholds are remembered; the one unused for longest is forgotten first."""
+
+
+def is_out(holding: Holding, threshold: int) -> bool:
+    """Whether this holding could make way for a request as important as the threshold."""
+    if holding.leaving or holding.lingering:
+        return True
+    request = holding.request
+    if not request.preemptible or request.interactive is not None:
+        return False
+    return request.priority > threshold or (holding.backfilled and request.priority >= threshold)
+
+
+class Evictable:
+    """Indexes by threshold, the holdings on their way out, and the priorities at which there is anything to evict."""
+
+    def __init__(self) -> None:
+        self.leaving: dict[RequestId, Holding] = {}
+        self.levels: dict[int, int] = {}
+        """Preemptible holdings by priority: how many."""
+        self.backfilled: dict[int, int] = {}
+        """Backfilled holdings by priority: how many."""
+        self._indexes: dict[int, RoomIndex] = {}
+
+    def at(self, threshold: int, index: RoomIndex, holdings: Mapping[RequestId, Holding]) -> RoomIndex:
+        """The room if everything less important than the threshold were gone. To be forked, not changed."""
+        found = self._indexes.pop(threshold, None)
+        if found is None:
+            found = index.fork()
+            for holding in holdings.values():
+                if is_out(holding, threshold):
+                    found.give(holding.placements)
+            if len(self._indexes) >= KEPT:
+                del self._indexes[next(iter(self._indexes))]
+        self._indexes[threshold] = found
+        return found
+
+    def thresholds(self, priority: int, *, preemption: bool) -> list[int]:
+        """Which thresholds are worth a try for a request, the least important victims first."""
+        found = [NOBODY]
+        if preemption:
+            levels = sorted((level for level in self.levels if level > priority), reverse=True)
+            found.extend(level - 1 for level in levels)
+            if self.backfilled.get(priority):
+                found.append(priority)
+        return found
+
+    def add(self, holding: Holding) -> None:
+        for threshold, index in self._indexes.items():
+            if not is_out(holding, threshold):
+                index.take(holding.placements)
+        self._count(holding, 1)
+
+    def remove(self, holding: Holding) -> None:
+        for threshold, index in self._indexes.items():
+            if not is_out(holding, threshold):
+                index.give(holding.placements)
+        self._count(holding, -1)
+
+    def put_room(self, desk: Desk, tenants: Iterable[Holding]) -> None:
+        tenants = list(tenants)
+        for threshold, index in self._indexes.items():
+            new = desk.clone()
+            for holding in tenants:
+                if is_out(holding, threshold):
+                    for placement in holding.placements:
+                        if placement.node == desk.node:
+                            new.give(placement)
+            index.put(new)
+
+    def drop_room(self, node: NodeId) -> None:
+        for index in self._indexes.values():
+            index.drop(node)
+
+    def check(self, index: RoomIndex, holdings: Mapping[RequestId, Holding]) -> None:
+        """Compare every remembered index with one made from scratch."""
+        for threshold, kept in self._indexes.items():
+            fresh = index.fork()
+            for holding in holdings.values():
+                if is_out(holding, threshold):
+                    fresh.give(holding.placements)
+            for node, desk in fresh.desks.items():
+                if kept.desks[node].measure() != desk.measure():
+                    raise BrokenInvariant(f"what threshold {threshold} would free differs from a recount", object=node)
+            if kept.nodes != fresh.nodes or kept.desks.keys() != fresh.desks.keys():
+                raise BrokenInvariant(f"the nodes at threshold {threshold} differ from a recount")
+        if self.leaving != {name: holding for name, holding in holdings.items() if holding.leaving}:
+            raise BrokenInvariant("what is leaving differs from a recount")
+
+    def _count(self, holding: Holding, change: int) -> None:
+        request = holding.request
+        if holding.leaving:
+            if change > 0:
+                self.leaving[request.request] = holding
+            else:
+                del self.leaving[request.request]
+            return
+        if request.preemptible and request.interactive is None:
+            _bump(self.levels, request.priority, change)
+            if holding.backfilled:
+                _bump(self.backfilled, request.priority, change)
+
+
+def _bump(counts: dict[int, int], key: int, change: int) -> None:
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

@@ -1,0 +1,163 @@
+"""The priority policy: the most important first, first come first served inside a priority.
+
+Requests are looked at in turn. One that fits what is open is granted. One that does not
+1. waits for what is already coming back, if that will do (nobody is asked twice);
+2. or makes the fewest, least important, newest victims leave; the room it will get is kept for it, to the slot;
+3. or, where nothing can be freed, reserves the nodes that are closest to holding it: only preemptible work may pass it
+   there, marked as backfilled, and is the first to leave once the reservation can be satisfied.
+
+So nothing starves: a reserved node only ever gets emptier for the one that waits. It reads a ledger through forks and
+returns an ``Outcome``; it never changes the ledger and knows no time but ``now``.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from clutch.core.demand import Demand
+from clutch.core.fitting import Claim, Rules, fit
+from clutch.core.headroom import Headroom
+from clutch.core.ledger import Ledger
+from clutch.core.limits import Limits
+from clutch.core.outcome import Note, Outcome
+from clutch.core.reservation import reserve
+from clutch.core.victims import VictimSearch
+from clutch.core.waiting_line import Line, Turn
+from clutch.core.workbench import Workbench
+from clutch.wire.ids import NodeId, TaskId
+from clutch.wire.schedule import Grant, Placement, Preemption, Request, WaitCode
+from clutch.wire.specs import PriorityPolicy
+
+RESERVATIONS = 16
+"""How many blocked lines may reserve nodes at once."""
+SEARCHES = 256
+"""How many searches for victims a pass may make; a pass that stops here says there is more."""
+
+Entry = tuple[Turn, int, Line]
+
+
+class PriorityPass:
+    """One pass over one pool."""
+
+    def __init__(self, ledger: Ledger, policy: PriorityPolicy, now: float) -> None:
+        self.ledger = ledger
+        self.policy = policy
+        self.now = now
+        self.bench = Workbench(ledger)
+        self.limits = Limits(ledger)
+        self.headroom = Headroom(ledger)
+        self.search = VictimSearch(self.bench, now, preemption=policy.preemption)
+        self.outcome = Outcome(scopes=self.limits.full)
+        self.reserved: dict[NodeId, Claim] = {}
+        self.rules = Rules(ledger.pool.fit, self.reserved)
+        self.anywhere = Rules(ledger.pool.fit)
+        self.closed: dict[str, None] = {}
+        """Without backfill: the kinds of slots somebody waits for ("" for none); nobody behind may take any."""
+        self.reservations_left = RESERVATIONS
+        self.searches_left = SEARCHES
+
+    def run(self) -> Outcome:
+        heap: list[Entry] = [(line.turns[0], 0, line) for line in self.ledger.lines.lines.values()]
+        heapq.heapify(heap)
+        while heap and self.searches_left:
+            turn, place, line = heap[0]
+            request = self.ledger.waiting[turn[2]]
+            if self._goes_on(request, line.demand) and place + 1 < len(line.turns):
+                heapq.heapreplace(heap, (line.turns[place + 1], place + 1, line))
+            else:
+                heapq.heappop(heap)
+        self.outcome.more = bool(heap) and not self.searches_left
+        return self.outcome
+
+    def _goes_on(self, request: Request, demand: Demand) -> bool:
+        """Decide about one request; True if the next one of its line may still find room."""
+        if self.limits.refuse(request, demand.slots) is not None:
+            return True
+        if any(kind in self.closed for kind in (demand.slots_by_kind or ("",))):
+            return False
+        if not self.headroom.allows(demand):
+            return False
+        placements = fit(self.bench.open, demand, self.rules)
+        backfilled = False
+        if placements is None and self.reserved and self._may_backfill(request):
+            placements = fit(self.bench.open, demand, self.anywhere)
+            backfilled = True
+        if placements is not None:
+            self._grant(request, demand, placements, backfilled)
+            return True
+        return self._blocked(request, demand)
+
+    def _may_backfill(self, request: Request) -> bool:
+        return request.preemptible and self.policy.preemption and self.policy.backfill and request.interactive is None
+
+    def _grant(self, request: Request, demand: Demand, placements: tuple[Placement, ...], backfilled: bool) -> None:
+        self.bench.grant(placements)
+        self.limits.take(request, demand.slots)
+        borrowed = self.headroom.take(demand)
+        self.outcome.grants.append(Grant(request.request, placements, backfilled or borrowed))
+
+    def _blocked(self, request: Request, demand: Demand) -> bool:
+        if fit(self.ledger.empty_index(), demand, self.anywhere) is None:
+            return False  # no set of nodes could ever hold it: it waits in nobody's way
+        if self.ledger.evictable.leaving or self.bench.victims:
+            coming = fit(self.bench.soon, demand, self.rules)
+            if coming is not None:
+                self._promise(request, demand, coming, self._leavers(coming))
+                return True
+        if self._evict(request, demand):
+            return True
+        self._reserve(request, demand)
+        return False
+
+    def _evict(self, request: Request, demand: Demand) -> bool:
+        found = self.search.find(request, demand, self.rules)
+        if found is None:
+            return False
+        self.searches_left -= 1
+        self.bench.evict(found.victims)
+        tasks = tuple(victim.request.task for victim in found.victims)
+        if found.ripe_at:
+            self.outcome.again(found.ripe_at)
+            self.bench.unripe.update({victim.request.request: victim for victim in found.victims})
+        else:
+            for victim in found.victims:
+                self.outcome.preemptions.append(Preemption(victim.request.request, request.request))
+        self._promise(request, demand, found.placements, tasks)
+        return True
+
+    def _promise(
+        self, request: Request, demand: Demand, placements: tuple[Placement, ...], tasks: tuple[TaskId, ...]
+    ) -> None:
+        nodes = self.bench.promise(placements)
+        self.limits.take(request, demand.slots)
+        self.headroom.take(demand)
+        if any(holding.request.task in tasks for holding in self.bench.unripe.values()):
+            code, detail = WaitCode.NO_ROOM, "waits for work that has just begun and may be asked to leave soon"
+        else:
+            code, detail = WaitCode.FREEING, "waits for work that was asked to leave"
+        self.outcome.notes[request.request] = Note(code, detail, tasks, nodes)
+
+    def _leavers(self, placements: tuple[Placement, ...]) -> tuple[TaskId, ...]:
+        nodes = {placement.node for placement in placements}
+        leaving = [*self.ledger.evictable.leaving.values(), *self.bench.victims.values()]
+        return tuple(
+            dict.fromkeys(h.request.task for h in leaving if any(p.node in nodes and p.slots for p in h.placements))
+        )
+
+    def _reserve(self, request: Request, demand: Demand) -> None:
+        if not self.policy.backfill and demand.only is None:
+            for kind in demand.slots_by_kind or ("",):
+                self.closed[kind] = None
+            return
+        if not self.reservations_left:
+            return
+        claims = reserve(self.bench.soon, demand, self.rules)
+        if claims is None:
+            return
+        self.reservations_left -= 1
+        self.reserved.update(claims)
+        self.outcome.reservations[request.request] = tuple(claims)
+
+
+def plan_priority(ledger: Ledger, policy: PriorityPolicy, now: float) -> Outcome:
+    return PriorityPass(ledger, policy, now).run()
