@@ -1,0 +1,123 @@
+"""The one door in: ``decide(state, event, now, rng) -> facts``.
+
+``decide`` is a generator. The caller folds each fact before asking for the next one, so that a decision sees what it
+has decided so far (see ``decisions``). It raises only before its first fact: a refused event changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from clutch.core import controller as c
+from clutch.core.deadlines import Due
+from clutch.core.decisions import allocations, cluster, controllers, leases, tasks
+from clutch.core.decisions import members as members
+from clutch.core.state import State
+from clutch.wire import events as e
+from clutch.wire import facts as f
+from clutch.wire.ids import LeaseId, MemberId, NodeId, TaskId
+from clutch.wire.specs import OnDeath
+
+Facts = Iterator[f.Fact]
+
+HANDLERS: dict[type[e.Event], Callable[[State, Any, float], Facts]] = {
+    e.BeginTerm: cluster.begin_term,
+    e.PutPool: cluster.put_pool,
+    e.SetQuota: cluster.set_quota,
+    e.Reported: cluster.reported,
+    e.Silent: cluster.silent,
+    e.DrainNode: cluster.drain,
+    e.OpenNode: cluster.open_node,
+    e.DisableSlots: cluster.disable_slots,
+    e.RemoveNode: cluster.remove_node,
+    e.Submit: tasks.submit,
+    e.Pause: tasks.pause,
+    e.Resume: tasks.resume,
+    e.Cancel: tasks.cancel,
+    e.Kill: tasks.kill,
+    e.Resize: tasks.resize,
+    e.SetPriority: tasks.set_priority,
+    e.ExcludeNode: tasks.exclude_node,
+    e.AckLeave: allocations.ack_leave,
+    e.DeclareFinished: allocations.declare_finished,
+    e.CommitCheckpoint: allocations.commit_checkpoint,
+    e.ReachLanes: allocations.reach_lanes,
+    e.AskLease: leases.ask,
+    e.WithdrawLease: leases.withdraw,
+    e.IdleLease: leases.idle,
+    e.ReuseLease: leases.reuse,
+}
+
+CONTROLLER_HANDLERS: dict[type[e.Event], Callable[[State, Any, float, Random], Facts]] = {
+    e.OpenController: controllers.open_controller,
+    e.TellController: controllers.tell_controller,
+}
+
+
+def decide(state: State, event: e.Event, now: float, rng: Random) -> Facts:
+    """What follows from an event. Controllers hear of their tasks after the event itself is decided."""
+    news: list[tuple[str, c.Happening]] = []
+    for fact in _decide_event(state, event, now, rng):
+        told = _news(state, fact)
+        yield fact
+        if told is not None:
+            news.append(told)
+    while news:
+        controller, happening = news.pop(0)
+        for fact in controllers.tell(state, controller, happening, now, rng):
+            told = _news(state, fact)
+            yield fact
+            if told is not None:
+                news.append(told)
+
+
+def _decide_event(state: State, event: e.Event, now: float, rng: Random) -> Facts:
+    if isinstance(event, e.Tick):
+        return _tick(state, now, rng)
+    handler = HANDLERS.get(type(event))
+    if handler is not None:
+        return handler(state, event, now)
+    return CONTROLLER_HANDLERS[type(event)](state, event, now, rng)
+
+
+def _tick(state: State, now: float, rng: Random) -> Facts:
+    """Whatever is due. Each deadline is looked up again: an earlier one may have settled it."""
+    for due, whose in state.deadlines.due(now):
+        if (due, whose) not in state.deadlines:
+            continue
+        match due:
+            case Due.SILENCE:
+                yield from cluster.silence_due(state, NodeId(whose), now)
+            case Due.RESIDENTS:
+                yield from cluster.residents_due(state, NodeId(whose), now)
+            case Due.LEAVE:
+                yield from allocations.leave_due(state, TaskId(whose), now)
+            case Due.MEMBER_LEAVE:
+                yield from members.leave_due(state, _member(whose), now)
+            case Due.FLUSH:
+                yield from allocations.flush_due(state, TaskId(whose), now)
+            case Due.LEASE:
+                yield from leases.due(state, LeaseId(whose), now)
+            case Due.ALARM:
+                yield from controllers.alarm_due(state, whose, now, rng)
+
+
+def _member(name: str) -> MemberId:
+    task, _, rest = name.rpartition("/")
+    role, _, rank = rest.rpartition(".")
+    return MemberId(TaskId(task), role, int(rank))
+
+
+def _news(state: State, fact: f.Fact) -> tuple[str, c.Happening] | None:
+    """What a controller should hear of a fact that is about to be folded."""
+    match fact:
+        case f.TaskEnded(task, reason, detail):
+            controller = state.tasks[task].controller
+            return (controller, c.TaskEnded(task, reason, detail)) if controller else None
+        case f.MemberExited(member) | f.MemberLost(member):
+            owner = state.tasks[member.task]
+            respawns = owner.role(member.role).on_death is OnDeath.RESPAWN
+            return (owner.controller, c.MemberGone(member)) if owner.controller and respawns else None
+    return None

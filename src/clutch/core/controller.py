@@ -1,0 +1,120 @@
+"""The contract of a workload's brain: what an experiment, a notebook service or an RL program must answer.
+
+A controller is pure. The core tells it what happened to its tasks; it answers with wishes. A wish is carried out by
+the core as facts of its own, so a controller never sees a slot, a node or another workload. What it must remember it
+says as a ``Note``: notes are journaled, and ``apply`` folds them into its own state at once and at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+
+from clutch.wire.ids import MemberId, TaskId
+from clutch.wire.outcomes import EndReason
+from clutch.wire.schedule import PreemptReason
+from clutch.wire.specs import TaskSpec
+
+# -- what it is told ----------------------------------------------------------------------------------------------
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """It begins. ``spec`` was checked by ``open``."""
+
+
+class TaskEnded(msgspec.Struct, frozen=True, tag=True):
+    task: TaskId
+    reason: EndReason
+    detail: str = ""
+
+
+class MemberGone(msgspec.Struct, frozen=True, tag=True):
+    """A member of one of its tasks is gone and will be replaced."""
+
+    member: MemberId
+    detail: str = ""
+
+
+class Told(msgspec.Struct, frozen=True, tag=True):
+    """Somebody has something to say to it: its user, or a lane that committed a value it waits for."""
+
+    payload: bytes
+
+
+class Woken(msgspec.Struct, frozen=True, tag=True):
+    """The alarm it set has gone off."""
+
+
+Happening = Opened | TaskEnded | MemberGone | Told | Woken
+
+# -- what it may wish ---------------------------------------------------------------------------------------------
+
+
+class Create(msgspec.Struct, frozen=True, tag=True):
+    """A task. ``task`` is the controller's choice and must be new: derive it from its own id and a counter."""
+
+    task: TaskId
+    spec: TaskSpec
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Let a task checkpoint and leave, then end it."""
+
+    task: TaskId
+    reason: PreemptReason = PreemptReason.STOPPED
+
+
+class SetCount(msgspec.Struct, frozen=True, tag=True):
+    """Resize a role of a task while it runs."""
+
+    task: TaskId
+    role: str
+    count: int
+
+
+class Note(msgspec.Struct, frozen=True, tag=True):
+    """Remember this."""
+
+    payload: bytes
+
+
+class Wake(msgspec.Struct, frozen=True, tag=True):
+    """Wake me at this time; a later wish replaces an earlier one, 0 clears it."""
+
+    at: float
+
+
+class Close(msgspec.Struct, frozen=True, tag=True):
+    """The workload is over; it is told nothing more."""
+
+    detail: str = ""
+
+
+Wish = Create | Stop | SetCount | Note | Wake | Close
+
+
+class Controller(Protocol):
+    """A workload's brain. ``own`` is whatever ``open`` returned and ``apply`` made of it since; treat it as a value."""
+
+    kind: str
+
+    def open(self, controller: str, spec: bytes) -> Any:
+        """The state it begins with. Raises ``BadRequest`` when the spec is not one of its kind."""
+        ...
+
+    def decide(self, own: Any, happening: Happening, now: float, rng: Random) -> Iterable[Wish]:
+        """What it wants now. Wishes are carried out in order; a note is applied before the next wish is asked for."""
+        ...
+
+    def apply(self, own: Any, note: bytes) -> Any:
+        """Its state after one of its notes. Total; knows no clock and no chance."""
+        ...
+
+    def dump(self, own: Any) -> bytes:
+        """Its state as bytes, for a snapshot."""
+        ...
+
+    def load(self, payload: bytes) -> Any: ...

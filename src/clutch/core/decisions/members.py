@@ -1,0 +1,104 @@
+"""Members: exited, lost, asked to leave, wanted again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clutch.core import allocation as allocation_machine
+from clutch.core import member as machine
+from clutch.core.decisions import allocations, leases
+from clutch.core.member import Member
+from clutch.core.state import State
+from clutch.core.task import leads
+from clutch.wire import facts as f
+from clutch.wire.ids import MemberId
+from clutch.wire.messages import INFRASTRUCTURE, Exit, ExitCause
+from clutch.wire.outcomes import AllocationState, MemberState, NodeState, Verdict
+from clutch.wire.schedule import PreemptReason
+from clutch.wire.specs import OnDeath
+
+Facts = Iterator[f.Fact]
+
+
+def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
+    """Its shim says how it ended."""
+    yield f.MemberExited(member.member, member.fence(state.generation), exit)
+    yield from leases.reclaim_of_member(state, member.member, "its member has exited", now)
+    if exit.code == 0 and exit.cause is ExitCause.OWN:
+        yield from _left_cleanly(state, member, now)
+        return
+    ours = exit.cause in INFRASTRUCTURE or exit.cause is ExitCause.ENDED
+    detail = f"{member.member} exited with code {exit.code} ({exit.cause})"
+    yield from _died(state, member, Verdict.INFRASTRUCTURE if ours else Verdict.FAILED, detail, now)
+
+
+def lost(state: State, member: Member, detail: str, now: float) -> Facts:
+    """Nobody will ever say how it ended. From here on its fence is refused."""
+    yield f.MemberLost(member.member, member.fence(state.generation), detail)
+    assert member.placement is not None
+    unreachable = state.nodes[member.placement.node].state in (NodeState.LOST, NodeState.SUSPECT)
+    if unreachable:
+        yield from leases.lost_with_member(state, member.member)
+    else:
+        yield from leases.reclaim_of_member(state, member.member, detail, now)
+    yield from _died(state, member, Verdict.INFRASTRUCTURE, f"{member.member}: {detail}", now)
+
+
+def _left_cleanly(state: State, member: Member, now: float) -> Facts:
+    task = member.member.task
+    allocation = state.allocations[task]
+    if allocation.state in allocation_machine.ENDED:
+        yield from allocations.settle(state, task, now)
+    elif member.leave_reason is not None:
+        yield from _left_alone(state, member)
+    else:
+        yield from allocations.ran(state, task)
+        spec = state.tasks[task]
+        leaders = [m for m in state.members_of(task) if leads(spec.role(m.member.role))]
+        deciding = leaders or list(state.members_of(task))
+        if all(m.state in machine.GONE for m in deciding):
+            verdict = allocation_machine.clean_exit_verdict(allocation)
+            yield from allocations.end(state, task, verdict, "", now)
+
+
+def _died(state: State, member: Member, verdict: Verdict, detail: str, now: float) -> Facts:
+    """It did not end well: its role says what that means for the others."""
+    task = member.member.task
+    allocation = state.allocations[task]
+    spec = state.tasks[task].spec
+    role = state.tasks[task].role(member.member.role)
+    if allocation.state in allocation_machine.ENDED:
+        yield from allocations.settle(state, task, now)
+    elif role.on_death is OnDeath.END:
+        yield from allocations.end(state, task, verdict, detail, now)
+    elif member.leave_reason is not None:
+        yield from _left_alone(state, member)
+    elif allocation.state is AllocationState.LEAVING:
+        if all(m.state in machine.GONE for m in state.members_of(task)):
+            left = allocation_machine.clean_exit_verdict(allocation)
+            yield from allocations.end(state, task, left, detail, now)
+    else:
+        failures = member.failures + (verdict is Verdict.FAILED)
+        if failures > spec.max_restarts:
+            yield from allocations.end(state, task, Verdict.FAILED, detail, now)
+        else:
+            yield f.MemberWanted(member.member, member.incarnation + 1, failures)
+
+
+def _left_alone(state: State, member: Member) -> Facts:
+    """A member that was asked to leave by itself has gone: its role is smaller, or it starts again elsewhere."""
+    if member.leave_reason is PreemptReason.RESIZED:
+        yield f.MemberRemoved(member.member)
+    else:
+        yield f.MemberWanted(member.member, member.incarnation + 1, member.failures)
+
+
+def ask_leave(state: State, member: Member, reason: PreemptReason, now: float) -> Facts:
+    if machine.TABLE.allows(member.state, MemberState.LEAVING):
+        deadline = now + state.tasks[member.member.task].spec.leave_within_s
+        yield f.MemberLeaveAsked(member.member, reason, deadline)
+
+
+def leave_due(state: State, member: MemberId, now: float) -> Facts:
+    """Its window is over: it is ended, and replaced or removed when it is gone."""
+    yield f.MemberEnding(member)

@@ -1,0 +1,154 @@
+"""How allocations move on: granted, leaving, ending, flushing, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from clutch.core import allocation as allocations
+from clutch.core import member as members
+from clutch.core import task as tasks
+from clutch.core.allocation import Allocation, Leave
+from clutch.core.deadlines import Due
+from clutch.core.folds.indexes import (
+    end_member,
+    enqueue,
+    hold,
+    number_slots,
+    put_allocation,
+    put_task,
+    touch_member,
+    unqueue_member,
+)
+from clutch.core.member import Member
+from clutch.core.recorded import Recorded
+from clutch.core.state import State
+from clutch.core.task import Task
+from clutch.wire import facts as f
+from clutch.wire.ids import MemberId, RequestId
+from clutch.wire.outcomes import AllocationState, MemberState, TaskState
+from clutch.wire.schedule import PreemptReason
+
+replace = msgspec.structs.replace
+
+
+def _allocation_granted(state: State, fact: f.AllocationGranted, recorded: Recorded) -> None:
+    task = state.tasks[fact.task]
+    tasks.TABLE.move(task.state, TaskState.RUNNING, f"task {task.task}")
+    ids = []
+    for placed in fact.members:
+        placement = placed.placement
+        member = Member(
+            member=MemberId(task.task, placement.role, placement.rank),
+            epoch=fact.epoch,
+            incarnation=1,
+            state=MemberState.PLACED,
+            placement=placement,
+            lease_number=placed.lease_number,
+        )
+        ids.append(member.member)
+        state.members[member.member] = member
+        state.members_on.setdefault(placement.node, {})[member.member] = None
+        number_slots(state, placed)
+    hold(state, task, tuple(p.placement for p in fact.members), recorded.at)
+    put_task(state, replace(task, state=TaskState.RUNNING, epoch=fact.epoch))
+    allocation = Allocation(
+        task=task.task,
+        epoch=fact.epoch,
+        state=AllocationState.PLACED,
+        members=tuple(ids),
+        began_at=recorded.at,
+    )
+    put_allocation(state, allocation)
+
+
+def _allocation_ran(state: State, fact: f.AllocationRan, recorded: Recorded) -> None:
+    put_allocation(state, allocations.moved(state.allocations[fact.task], AllocationState.RUNNING))
+
+
+def _leave_asked(state: State, fact: f.LeaveAsked, recorded: Recorded) -> None:
+    allocation = allocations.moved(state.allocations[fact.task], AllocationState.LEAVING)
+    put_allocation(state, replace(allocation, leave=Leave(fact.reason, fact.deadline)))
+    state.deadlines.set(Due.LEAVE, fact.task, fact.deadline)
+    _give_up_wanted(state, allocation)
+    task = state.tasks[fact.task]
+    if fact.reason is PreemptReason.PREEMPTED:
+        task = replace(task, last_victim_at=recorded.at)
+        put_task(state, task)
+    _mark_leaving(state, task)
+
+
+def _mark_leaving(state: State, task: Task) -> None:
+    ledger = state.ledgers[task.spec.pool]
+    if RequestId(task.task) in ledger.holdings:
+        ledger.mark(RequestId(task.task), leaving=True)
+    state.touched.pools[task.spec.pool] = None
+
+
+def _leave_acked(state: State, fact: f.LeaveAcked, recorded: Recorded) -> None:
+    allocation = state.allocations[fact.task]
+    assert allocation.leave is not None
+    put_allocation(state, replace(allocation, leave=replace(allocation.leave, acked=True)))
+
+
+def _finish_declared(state: State, fact: f.FinishDeclared, recorded: Recorded) -> None:
+    put_allocation(state, replace(state.allocations[fact.task], finished=True))
+
+
+def _allocation_ending(state: State, fact: f.AllocationEnding, recorded: Recorded) -> None:
+    allocation = allocations.moved(state.allocations[fact.task], AllocationState.ENDING)
+    put_allocation(state, replace(allocation, verdict=fact.verdict, detail=fact.detail))
+    state.deadlines.clear(Due.LEAVE, fact.task)
+    _mark_leaving(state, state.tasks[fact.task])
+    _give_up_wanted(state, allocation)
+    for identity in allocation.members:
+        member = state.members[identity]
+        if member.state in members.PRESENT and member.state is not MemberState.ENDING:
+            end_member(state, member, recorded.index)
+
+
+def _give_up_wanted(state: State, allocation: Allocation) -> None:
+    """Members that still wait for a place will not get one: their allocation is on its way out."""
+    for identity in allocation.members:
+        member = state.members[identity]
+        if member.state is MemberState.WANTED:
+            unqueue_member(state, member)
+            state.members[identity] = members.moved(member, MemberState.LOST)
+
+
+def _flush_began(state: State, fact: f.FlushBegan, recorded: Recorded) -> None:
+    allocation = allocations.moved(state.allocations[fact.task], AllocationState.FLUSHING)
+    put_allocation(state, replace(allocation, flush_deadline=fact.deadline))
+    state.deadlines.set(Due.FLUSH, fact.task, fact.deadline)
+
+
+def _allocation_ended(state: State, fact: f.AllocationEnded, recorded: Recorded) -> None:
+    allocation = allocations.moved(state.allocations.pop(fact.task), AllocationState.ENDED)
+    gone = tuple(state.members.pop(member) for member in allocation.members)
+    for member in gone:
+        touch_member(state, member)
+    state.touched.ended_allocations[fact.task, fact.epoch] = (replace(allocation, ended_at=recorded.at), gone)
+    state.deadlines.clear(Due.FLUSH, fact.task)
+    task = replace(state.tasks[fact.task], failures=fact.failures)
+    if fact.to is TaskState.ENDED:  # the fact that follows in the same batch says why, and takes it out of the state
+        put_task(state, task)
+        return
+    tasks.TABLE.move(task.state, fact.to, f"task {task.task}")
+    task = replace(task, state=fact.to)
+    put_task(state, task)
+    if fact.to is TaskState.QUEUED:
+        enqueue(state, task)
+
+
+HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
+    f.AllocationGranted: _allocation_granted,
+    f.AllocationRan: _allocation_ran,
+    f.LeaveAsked: _leave_asked,
+    f.LeaveAcked: _leave_acked,
+    f.FinishDeclared: _finish_declared,
+    f.AllocationEnding: _allocation_ending,
+    f.FlushBegan: _flush_began,
+    f.AllocationEnded: _allocation_ended,
+}

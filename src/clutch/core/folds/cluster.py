@@ -1,0 +1,146 @@
+"""How the cluster moves on: terms, pools, quotas and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from clutch.core import node as nodes
+from clutch.core.deadlines import Due
+from clutch.core.folds.indexes import (
+    put_node,
+)
+from clutch.core.ledger import Ledger
+from clutch.core.node import Node
+from clutch.core.recorded import Recorded
+from clutch.core.state import State
+from clutch.wire import facts as f
+from clutch.wire.outcomes import NodeState, NodeWish
+from clutch.wire.resources import Capacity
+
+replace = msgspec.structs.replace
+
+
+def _term_began(state: State, fact: f.TermBegan, recorded: Recorded) -> None:
+    state.generation, state.term, state.term_index = fact.generation, fact.term, recorded.index
+    for node in list(state.nodes.values()):
+        state.deadlines.clear(Due.RESIDENTS, node.node)
+        if node.state is NodeState.LOST:
+            continue
+        nodes.TABLE.move(node.state, NodeState.UNREPORTED, f"node {node.node}")
+        put_node(state, replace(node, state=NodeState.UNREPORTED, since=recorded.at, strays=()))
+        patience = state.pools[node.pool].node_lost_after_s
+        state.deadlines.set(Due.SILENCE, node.node, recorded.at + patience)
+
+
+def _pool_put(state: State, fact: f.PoolPut, recorded: Recorded) -> None:
+    state.pools[fact.pool.name] = fact.pool
+    ledger = state.ledgers.get(fact.pool.name)
+    if ledger is None:
+        state.ledgers[fact.pool.name] = Ledger(fact.pool, state.quota_book)
+    else:
+        ledger.reconfigure(fact.pool)
+    state.touched.pools[fact.pool.name] = None
+
+
+def _quota_set(state: State, fact: f.QuotaSet, recorded: Recorded) -> None:
+    state.quotas[fact.quota.scope] = fact.quota
+    state.quota_book.set_limit(fact.quota)
+    for pool in state.pools:
+        state.touched.pools[pool] = None
+
+
+def _node_reported(state: State, fact: f.NodeReported, recorded: Recorded) -> None:
+    known = state.nodes.get(fact.node)
+    wish = known.wish if known else NodeWish.OPEN
+    to = nodes.state_after_report(wish, fact.strays)
+    if known is None:
+        node = Node(
+            node=fact.node,
+            pool=fact.pool,
+            state=to,
+            session=fact.session,
+            capacity=fact.capacity,
+            since=recorded.at,
+            strays=fact.strays,
+        )
+    else:
+        capacity, disabled = _keep_held_slots(state, known, fact.capacity)
+        node = nodes.moved(known, to, recorded.at)
+        node = replace(node, session=fact.session, capacity=capacity, disabled=disabled, strays=fact.strays)
+    state.deadlines.clear(Due.SILENCE, fact.node)
+    state.deadlines.clear(Due.RESIDENTS, fact.node)
+    put_node(state, node)
+
+
+def _keep_held_slots(state: State, node: Node, reported: Capacity) -> tuple[Capacity, tuple[int, ...]]:
+    """A slot that disappeared while somebody holds it stays on the books, disabled, until it is given back."""
+    there = {slot.index for slot in reported.slots}
+    held: list[int] = []
+    for member in state.members_on.get(node.node, {}):
+        placement = state.members[member].placement
+        held.extend(placement.slots if placement else ())
+    for lease in state.leases_on.get(node.node, {}):
+        placement = state.leases[lease].placement
+        held.extend(placement.slots if placement else ())
+    missing = sorted(slot for slot in held if slot not in there)
+    if not missing:
+        return reported, tuple(slot for slot in node.disabled if slot in there)
+    kept = tuple(slot for slot in node.capacity.slots if slot.index in missing)
+    return replace(reported, slots=(*reported.slots, *kept)), tuple(sorted({*node.disabled, *missing}))
+
+
+def _node_suspected(state: State, fact: f.NodeSuspected, recorded: Recorded) -> None:
+    node = state.nodes[fact.node]
+    pool = state.pools[node.pool]
+    put_node(state, replace(nodes.moved(node, NodeState.SUSPECT, recorded.at), residents=True))
+    state.deadlines.set(Due.SILENCE, node.node, recorded.at + pool.node_lost_after_s)
+    state.deadlines.set(Due.RESIDENTS, node.node, recorded.at + pool.resident_lost_after_s)
+
+
+def _node_lost(state: State, fact: f.NodeLost, recorded: Recorded) -> None:
+    state.deadlines.clear(Due.SILENCE, fact.node)
+    state.deadlines.clear(Due.RESIDENTS, fact.node)
+    put_node(state, nodes.moved(state.nodes[fact.node], NodeState.LOST, recorded.at))
+
+
+def _residents_lost(state: State, fact: f.ResidentsLost, recorded: Recorded) -> None:
+    state.deadlines.clear(Due.RESIDENTS, fact.node)
+    put_node(state, replace(state.nodes[fact.node], residents=False))
+
+
+def _node_wished(state: State, fact: f.NodeWished, recorded: Recorded) -> None:
+    node = replace(state.nodes[fact.node], wish=fact.wish)
+    if node.state in nodes.HEARD:
+        node = nodes.moved(node, nodes.state_after_report(fact.wish, ()), recorded.at)
+    put_node(state, node)
+
+
+def _slots_disabled(state: State, fact: f.SlotsDisabled, recorded: Recorded) -> None:
+    put_node(state, replace(state.nodes[fact.node], disabled=fact.slots))
+
+
+def _node_removed(state: State, fact: f.NodeRemoved, recorded: Recorded) -> None:
+    node = state.nodes.pop(fact.node)
+    state.deadlines.clear(Due.SILENCE, fact.node)
+    state.deadlines.clear(Due.RESIDENTS, fact.node)
+    state.ledgers[node.pool].drop_room(fact.node)
+    state.touched.nodes.pop(fact.node, None)
+    state.touched.removed_nodes[fact.node] = None
+    state.touched.pools[node.pool] = None
+
+
+HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
+    f.TermBegan: _term_began,
+    f.PoolPut: _pool_put,
+    f.QuotaSet: _quota_set,
+    f.NodeReported: _node_reported,
+    f.NodeSuspected: _node_suspected,
+    f.NodeLost: _node_lost,
+    f.ResidentsLost: _residents_lost,
+    f.NodeWished: _node_wished,
+    f.SlotsDisabled: _slots_disabled,
+    f.NodeRemoved: _node_removed,
+}

@@ -1,0 +1,102 @@
+"""What several folds do alike: putting things in their place, keeping ledgers and look-ups in step with them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from clutch.core import lease as leases
+from clutch.core import member as members
+from clutch.core import task as tasks
+from clutch.core.allocation import Allocation
+from clutch.core.deadlines import Due
+from clutch.core.member import Member
+from clutch.core.node import Node
+from clutch.core.state import State
+from clutch.core.task import Task
+from clutch.wire import facts as f
+from clutch.wire.ids import RequestId, TaskId
+from clutch.wire.outcomes import LeaseState, MemberState
+from clutch.wire.schedule import Holding, Placement
+
+replace = msgspec.structs.replace
+
+
+def put_node(state: State, node: Node) -> None:
+    state.nodes[node.node] = node
+    state.touched.nodes[node.node] = None
+    state.touched.pools[node.pool] = None
+    state.ledgers[node.pool].put_room(node.room())
+
+
+def put_task(state: State, task: Task) -> None:
+    state.tasks[task.task] = task
+    state.touched.tasks[task.task] = None
+
+
+def enqueue(state: State, task: Task) -> None:
+    state.ledgers[task.spec.pool].enqueue(tasks.request(task))
+    state.touched.pools[task.spec.pool] = None
+
+
+def withdraw(state: State, task: Task) -> None:
+    state.ledgers[task.spec.pool].withdraw(RequestId(task.task))
+    state.touched.pools[task.spec.pool] = None
+
+
+def put_allocation(state: State, allocation: Allocation) -> None:
+    state.allocations[allocation.task] = allocation
+    state.touched.tasks[allocation.task] = None
+    for member in allocation.members:
+        touch_member(state, state.members[member])
+
+
+def touch_member(state: State, member: Member) -> None:
+    if member.placement is not None:
+        state.touched.nodes[member.placement.node] = None
+
+
+def number_slots(state: State, placed: f.Placed) -> None:
+    """Note the lease number on each of its slots."""
+    placement = placed.placement
+    if placement.slots:
+        node = state.nodes[placement.node]
+        numbers = {**node.numbers, **dict.fromkeys(placement.slots, placed.lease_number)}
+        state.nodes[node.node] = replace(node, numbers=numbers)
+
+
+def hold(state: State, task: Task, placements: tuple[Placement, ...], at: float) -> None:
+    state.touched.pools[task.spec.pool] = None
+    state.ledgers[task.spec.pool].hold(
+        Holding(request=tasks.request(task), placements=placements, since=at, last_victim_at=task.last_victim_at)
+    )
+
+
+def unqueue_member(state: State, member: Member) -> None:
+    request = members.request_id(member.member)
+    del state.waiting_members[request]
+    ledger = state.ledger_of(member.member.task)
+    ledger.withdraw(request)
+    state.touched.pools[ledger.pool.name] = None
+
+
+def end_member(state: State, member: Member, index: int) -> None:
+    state.deadlines.clear(Due.MEMBER_LEAVE, str(member.member))
+    member = members.moved(member, MemberState.ENDING)
+    state.members[member.member] = replace(member, ending_index=index)
+    touch_member(state, member)
+
+
+def refresh_waiting(state: State, task: TaskId) -> None:
+    """Requests that name the task's members or their nodes are made anew: the members have moved."""
+    ledger = state.ledger_of(task)
+    for identity in state.leases_of.get(task, {}):
+        lease = state.leases[identity]
+        if lease.state is LeaseState.WANTED:
+            ledger.withdraw(leases.request_id(identity))
+            ledger.enqueue(state.lease_request(lease))
+    for member in state.members_of(task):
+        if member.state is MemberState.WANTED:
+            request = state.member_request(member)
+            ledger.withdraw(request.request)
+            ledger.enqueue(request)
+    state.touched.pools[ledger.pool.name] = None

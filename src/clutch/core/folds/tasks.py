@@ -1,0 +1,117 @@
+"""How tasks move on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from clutch.core import task as tasks
+from clutch.core.folds.indexes import (
+    enqueue,
+    put_task,
+    refresh_waiting,
+    withdraw,
+)
+from clutch.core.recorded import Recorded
+from clutch.core.state import KEYS_REMEMBERED, State
+from clutch.core.task import Task
+from clutch.wire import facts as f
+from clutch.wire.ids import RequestId
+from clutch.wire.outcomes import TaskState
+
+replace = msgspec.structs.replace
+
+
+def _task_submitted(state: State, fact: f.TaskSubmitted, recorded: Recorded) -> None:
+    task = Task(
+        task=fact.task,
+        spec=fact.spec,
+        order=fact.order,
+        submitted_at=recorded.at,
+        key=fact.key,
+        controller=fact.controller,
+    )
+    state.orders = fact.order
+    if fact.key:
+        state.keys[fact.key] = fact.task
+        if len(state.keys) > KEYS_REMEMBERED:
+            del state.keys[next(iter(state.keys))]
+    put_task(state, task)
+    enqueue(state, task)
+
+
+def _task_wished(state: State, fact: f.TaskWished, recorded: Recorded) -> None:
+    put_task(state, replace(state.tasks[fact.task], wish=fact.wish))
+
+
+def _task_moved(state: State, fact: f.TaskMoved, recorded: Recorded) -> None:
+    task = state.tasks[fact.task]
+    tasks.TABLE.move(task.state, fact.to, f"task {task.task}")
+    if task.state is TaskState.QUEUED:
+        withdraw(state, task)
+    task = replace(task, state=fact.to)
+    put_task(state, task)
+    if fact.to is TaskState.QUEUED:
+        enqueue(state, task)
+
+
+def _task_ended(state: State, fact: f.TaskEnded, recorded: Recorded) -> None:
+    task = state.tasks.pop(fact.task)
+    tasks.TABLE.move(task.state, TaskState.ENDED, f"task {task.task}")
+    if task.state is TaskState.QUEUED:
+        withdraw(state, task)
+    state.touched.tasks.pop(task.task, None)
+    state.touched.ended_tasks[task.task] = replace(
+        task, state=TaskState.ENDED, reason=fact.reason, detail=fact.detail, ended_at=recorded.at
+    )
+
+
+def _requeue_if_waiting(state: State, task: Task) -> None:
+    """What a waiting task asks for has changed: it keeps its place, which is its order and not its position."""
+    if task.state is TaskState.QUEUED:
+        withdraw(state, task)
+        enqueue(state, task)
+
+
+def _role_resized(state: State, fact: f.RoleResized, recorded: Recorded) -> None:
+    task = state.tasks[fact.task]
+    task = replace(task, counts={**task.counts, fact.role: fact.count})
+    put_task(state, task)
+    _requeue_if_waiting(state, task)
+
+
+def _priority_set(state: State, fact: f.PrioritySet, recorded: Recorded) -> None:
+    task = replace(state.tasks[fact.task], priority=fact.priority)
+    put_task(state, task)
+    _requeue_if_waiting(state, task)
+    ledger = state.ledgers[task.spec.pool]
+    if RequestId(task.task) in ledger.holdings:
+        ledger.amend(tasks.request(task))
+    refresh_waiting(state, task.task)
+    state.touched.pools[task.spec.pool] = None
+
+
+def _node_excluded(state: State, fact: f.NodeExcluded, recorded: Recorded) -> None:
+    task = state.tasks[fact.task]
+    task = replace(task, excluded=(*task.excluded, fact.node))
+    put_task(state, task)
+    _requeue_if_waiting(state, task)
+    refresh_waiting(state, task.task)
+
+
+def _checkpoint_committed(state: State, fact: f.CheckpointCommitted, recorded: Recorded) -> None:
+    put_task(state, replace(state.tasks[fact.task], checkpoint=fact.checkpoint, step=fact.step))
+
+
+HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
+    f.TaskSubmitted: _task_submitted,
+    f.TaskWished: _task_wished,
+    f.TaskMoved: _task_moved,
+    f.TaskEnded: _task_ended,
+    f.RoleResized: _role_resized,
+    f.PrioritySet: _priority_set,
+    f.NodeExcluded: _node_excluded,
+    f.CheckpointCommitted: _checkpoint_committed,
+}

@@ -1,0 +1,382 @@
+"""What was decided. A fact is complete: folding it needs no clock, no chance and no policy.
+
+Each fact is stored under its tag and version. A change that old rows cannot be read with raises ``version`` and adds an
+upcaster to ``UPCASTERS``; old rows are never rewritten, and their fold never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, get_args
+
+import msgspec
+
+from clutch.wire.errors import Corrupt, TooNew
+from clutch.wire.ids import Epoch, Fence, Incarnation, LeaseId, MemberId, NodeId, PoolName, RequestId, TaskId, Term
+from clutch.wire.messages import Exit, MemberStatus
+from clutch.wire.outcomes import EndReason, LeaseEnd, NodeWish, TaskState, TaskWish, Verdict
+from clutch.wire.resources import Capacity
+from clutch.wire.schedule import Placement, PreemptReason
+from clutch.wire.specs import PoolSpec, Quota, TaskSpec
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """Something that is so from now on."""
+
+    version: ClassVar[int] = 1
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A placement and the lease number that now fences its slots."""
+
+    placement: Placement
+    lease_number: int
+
+
+# -- cluster ------------------------------------------------------------------------------------------------------
+
+
+class TermBegan(Fact, frozen=True, tag="term_began"):
+    """Every node is unreported from here: nothing is granted or ended on one before it reports to this term."""
+
+    generation: int
+    term: Term
+
+
+class PoolPut(Fact, frozen=True, tag="pool_put"):
+    pool: PoolSpec
+
+
+class QuotaSet(Fact, frozen=True, tag="quota_set"):
+    quota: Quota
+
+
+class NodeReported(Fact, frozen=True, tag="node_reported"):
+    """A node's agent has spoken to this term. With strays alive on it, the node stays closed until they are gone."""
+
+    node: NodeId
+    pool: PoolName
+    session: str
+    capacity: Capacity
+    strays: tuple[str, ...] = ()
+
+
+class NodeSuspected(Fact, frozen=True, tag="node_suspected"):
+    node: NodeId
+
+
+class NodeLost(Fact, frozen=True, tag="node_lost"):
+    node: NodeId
+
+
+class ResidentsLost(Fact, frozen=True, tag="residents_lost"):
+    """A suspect node's resident members are given up, though the node is not."""
+
+    node: NodeId
+
+
+class NodeWished(Fact, frozen=True, tag="node_wished"):
+    node: NodeId
+    wish: NodeWish
+
+
+class SlotsDisabled(Fact, frozen=True, tag="slots_disabled"):
+    node: NodeId
+    slots: tuple[int, ...]
+
+
+class NodeRemoved(Fact, frozen=True, tag="node_removed"):
+    node: NodeId
+
+
+# -- tasks --------------------------------------------------------------------------------------------------------
+
+
+class TaskSubmitted(Fact, frozen=True, tag="task_submitted"):
+    task: TaskId
+    spec: TaskSpec
+    order: int
+    key: str = ""
+    controller: str = ""
+
+
+class TaskWished(Fact, frozen=True, tag="task_wished"):
+    task: TaskId
+    wish: TaskWish
+
+
+class TaskMoved(Fact, frozen=True, tag="task_moved"):
+    """A task without an allocation changes its state: paused, or back in the queue."""
+
+    task: TaskId
+    to: TaskState
+
+
+class TaskEnded(Fact, frozen=True, tag="task_ended"):
+    task: TaskId
+    reason: EndReason
+    detail: str = ""
+
+
+class RoleResized(Fact, frozen=True, tag="role_resized"):
+    task: TaskId
+    role: str
+    count: int
+
+
+class PrioritySet(Fact, frozen=True, tag="priority_set"):
+    task: TaskId
+    priority: int
+
+
+class NodeExcluded(Fact, frozen=True, tag="node_excluded"):
+    task: TaskId
+    node: NodeId
+
+
+class CheckpointCommitted(Fact, frozen=True, tag="checkpoint_committed"):
+    task: TaskId
+    epoch: Epoch
+    checkpoint: str
+    step: int
+
+
+# -- allocations --------------------------------------------------------------------------------------------------
+
+
+class AllocationGranted(Fact, frozen=True, tag="allocation_granted"):
+    task: TaskId
+    epoch: Epoch
+    members: tuple[Placed, ...]
+
+
+class AllocationRan(Fact, frozen=True, tag="allocation_ran"):
+    """Every member is up."""
+
+    task: TaskId
+    epoch: Epoch
+
+
+class LeaveAsked(Fact, frozen=True, tag="leave_asked"):
+    task: TaskId
+    epoch: Epoch
+    reason: PreemptReason
+    deadline: float
+    beneficiary: RequestId | None = None
+
+
+class LeaveAcked(Fact, frozen=True, tag="leave_acked"):
+    task: TaskId
+    epoch: Epoch
+
+
+class FinishDeclared(Fact, frozen=True, tag="finish_declared"):
+    task: TaskId
+    epoch: Epoch
+
+
+class AllocationEnding(Fact, frozen=True, tag="allocation_ending"):
+    """Its verdict is known; whatever still runs of it must go."""
+
+    task: TaskId
+    epoch: Epoch
+    verdict: Verdict
+    detail: str = ""
+
+
+class FlushBegan(Fact, frozen=True, tag="flush_began"):
+    """All members are gone; the store catches up with what they sent, until the deadline."""
+
+    task: TaskId
+    epoch: Epoch
+    deadline: float
+
+
+class AllocationEnded(Fact, frozen=True, tag="allocation_ended"):
+    """``to``: the task's next state; ``failures``: its new count; ``flushed`` is False if the deadline cut it short."""
+
+    task: TaskId
+    epoch: Epoch
+    to: TaskState
+    failures: int
+    flushed: bool = True
+
+
+# -- members ------------------------------------------------------------------------------------------------------
+
+
+class MemberObserved(Fact, frozen=True, tag="member_observed"):
+    member: MemberId
+    fence: Fence
+    status: MemberStatus
+
+
+class MemberExited(Fact, frozen=True, tag="member_exited"):
+    member: MemberId
+    fence: Fence
+    exit: Exit
+
+
+class MemberLost(Fact, frozen=True, tag="member_lost"):
+    """We shall never hear how it ended. Its fence is refused from here on."""
+
+    member: MemberId
+    fence: Fence
+    detail: str
+
+
+class MemberWanted(Fact, frozen=True, tag="member_wanted"):
+    """A role grows, or a member must start again: it waits for a place."""
+
+    member: MemberId
+    incarnation: Incarnation
+    failures: int
+
+
+class MemberGranted(Fact, frozen=True, tag="member_granted"):
+    member: MemberId
+    placed: Placed
+
+
+class MemberLeaveAsked(Fact, frozen=True, tag="member_leave_asked"):
+    member: MemberId
+    reason: PreemptReason
+    deadline: float
+
+
+class MemberEnding(Fact, frozen=True, tag="member_ending"):
+    member: MemberId
+
+
+class MemberRemoved(Fact, frozen=True, tag="member_removed"):
+    """Its role is smaller now."""
+
+    member: MemberId
+
+
+class LanesReached(Fact, frozen=True, tag="lanes_reached"):
+    member: MemberId
+    fence: Fence
+    metrics_sequence: int
+    output_offset: int
+
+
+# -- leases -------------------------------------------------------------------------------------------------------
+
+
+class LeaseWanted(Fact, frozen=True, tag="lease_wanted"):
+    lease: LeaseId
+    task: TaskId
+    members: tuple[MemberId, ...]
+    slots: int
+    kind: str
+    order: int
+    wait_until: float
+    wait_limit_s: float
+    linger_s: float
+
+
+class LeaseGranted(Fact, frozen=True, tag="lease_granted"):
+    lease: LeaseId
+    member: MemberId
+    placed: Placed
+
+
+class LeaseLingered(Fact, frozen=True, tag="lease_lingered"):
+    lease: LeaseId
+    until: float
+
+
+class LeaseReused(Fact, frozen=True, tag="lease_reused"):
+    lease: LeaseId
+
+
+class LeaseReclaimed(Fact, frozen=True, tag="lease_reclaimed"):
+    lease: LeaseId
+    deadline: float
+    detail: str = ""
+
+
+class LeaseEnded(Fact, frozen=True, tag="lease_ended"):
+    lease: LeaseId
+    how: LeaseEnd
+
+
+# -- controllers --------------------------------------------------------------------------------------------------
+
+
+class ControllerOpened(Fact, frozen=True, tag="controller_opened"):
+    controller: str
+    kind: str
+    spec: bytes
+
+
+class ControllerNoted(Fact, frozen=True, tag="controller_noted"):
+    """A fact of the workload's own; only its controller can read ``note``."""
+
+    controller: str
+    note: bytes
+
+
+class ControllerAlarmed(Fact, frozen=True, tag="controller_alarmed"):
+    """It wants to be woken at this time; 0 for never."""
+
+    controller: str
+    at: float
+
+
+class ControllerClosed(Fact, frozen=True, tag="controller_closed"):
+    controller: str
+    detail: str = ""
+
+
+AnyFact = (
+    TermBegan | PoolPut | QuotaSet | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished | SlotsDisabled
+    | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet | NodeExcluded
+    | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked | FinishDeclared
+    | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost | MemberWanted
+    | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached | LeaseWanted | LeaseGranted
+    | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded | ControllerOpened | ControllerNoted
+    | ControllerAlarmed | ControllerClosed
+)  # fmt: skip
+
+FACTS: dict[str, type[Fact]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyFact)}
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+UPCASTERS: dict[tuple[str, int], Upcaster] = {}
+"""(kind, version) -> the same fields as the next version would have written them."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in FACTS.items()}
+
+
+def encode_fact(fact: Fact) -> tuple[str, int, bytes]:
+    """Kind, version and bytes of a fact, as a journal row keeps them."""
+    return str(fact.__struct_config__.tag), fact.version, _encoder.encode(fact)
+
+
+def decode_fact(
+    kind: str, version: int, payload: bytes, upcasters: dict[tuple[str, int], Upcaster] = UPCASTERS
+) -> Fact:
+    """The fact that a row holds, brought up to this release's version of it."""
+    known = FACTS.get(kind)
+    if known is None or version > known.version:
+        raise TooNew(
+            f"this release reads {kind!r} up to version {known.version if known else 0}, the row has {version}",
+            object=f"journal row of kind {kind}",
+            next_step="Start the release that wrote it, or a newer one.",
+        )
+    try:
+        if version == known.version:
+            fact: Fact = _decoders[kind].decode(payload)
+            return fact
+        fields: dict[str, Any] = msgspec.msgpack.decode(payload)
+        for old in range(version, known.version):
+            fields = upcasters[kind, old](fields)
+        return msgspec.convert(fields, known)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(
+            f"its bytes do not decode: {error}",
+            object=f"journal row of kind {kind}",
+            next_step="Restore the last backup with 'clutch restore'.",
+        ) from error

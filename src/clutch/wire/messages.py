@@ -1,0 +1,137 @@
+"""What master, agents and members say to each other.
+
+The link between master and agent is state, not commands: the master says what it *wants* on a node, the agent what it
+*observes*. Both are whole, numbered and idempotent, so a lost, doubled or late message does no harm: the receiver keeps
+the highest number it has seen and ignores lower ones.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, PoolName, Term
+from clutch.wire.resources import Capacity
+from clutch.wire.schedule import PreemptReason
+
+
+class Phase(StrEnum):
+    """What the master wants of a member or a lease. Phases only move forward: run, leave, end."""
+
+    RUN = "run"  # it should be there
+    LEAVE = "leave"  # it was asked to give back by its deadline; leave it alone until then
+    END = "end"  # end it now
+
+
+class WantedMember(msgspec.Struct, frozen=True, array_like=True):
+    """One member that may be on this node. A member that is not listed at all must not be there."""
+
+    member: MemberId
+    fence: Fence
+    phase: Phase
+    slots: tuple[int, ...] = ()
+    lease_number: int = 0
+    deadline: float = 0.0
+    reason: PreemptReason | None = None
+    checkpoint: str = ""
+    """The last committed checkpoint, to resume from; empty for a fresh start."""
+    payload: bytes = b""
+
+
+class WantedLease(msgspec.Struct, frozen=True, array_like=True):
+    """A cell's lease on this node. One that is not listed must not be used."""
+
+    lease: LeaseId
+    number: int
+    member: MemberId
+    fence: Fence
+    phase: Phase
+    slots: tuple[int, ...] = ()
+    deadline: float = 0.0
+
+
+class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
+    """Everything the master wants on one node, as of a committed state. ``(generation, term, sequence)`` only grows."""
+
+    node: NodeId
+    generation: int
+    term: Term
+    sequence: int
+    members: tuple[WantedMember, ...] = ()
+    leases: tuple[WantedLease, ...] = ()
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A master introduces itself; from now on the agent refuses lower terms, and its reports say so."""
+
+    generation: int
+    term: Term
+
+
+class MemberStatus(StrEnum):
+    """What an agent observes of a member's process."""
+
+    STARTING = "starting"  # its directory is made; the process is not up yet
+    RUNNING = "running"
+    EXITED = "exited"  # the record says how; kept until the master has taken it over
+
+
+class ExitCause(StrEnum):
+    """Who ended a process, as far as its shim can tell."""
+
+    OWN = "own"  # it exited or crashed by itself: code tells
+    ENDED = "ended"  # we killed it because the master wanted it gone
+    OUT_OF_MEMORY = "out_of_memory"
+    NEVER_STARTED = "never_started"  # it could not be started at all: image, directory, permissions
+    MACHINE = "machine"  # the machine went down under it
+
+
+INFRASTRUCTURE = (ExitCause.NEVER_STARTED, ExitCause.MACHINE)
+"""Not the user's failure: retried without counting."""
+
+
+class Exit(msgspec.Struct, frozen=True, array_like=True):
+    """A shim's exit record."""
+
+    code: int
+    cause: ExitCause = ExitCause.OWN
+    metrics_sequence: int = 0
+    output_offset: int = 0
+    """What the store must reach before the allocation may end."""
+
+
+class ObservedMember(msgspec.Struct, frozen=True, array_like=True):
+    member: MemberId
+    fence: Fence
+    status: MemberStatus
+    exit: Exit | None = None
+
+
+class ObservedLease(msgspec.Struct, frozen=True, array_like=True):
+    """A lease the agent has handed to a member and not yet seen free again."""
+
+    lease: LeaseId
+    number: int
+
+
+class Report(msgspec.Struct, frozen=True, tag="report"):
+    """Everything an agent observes on its node.
+
+    ``term`` is the highest the agent has seen: a master believes only reports of its own term, because then every older
+    master is already refused on that node. ``leases`` lists those in use; one that was wanted by ``wanted_sequence``
+    and is not listed is free.
+    """
+
+    node: NodeId
+    pool: PoolName
+    session: str
+    """New with each start of the agent."""
+    sequence: int
+    generation: int
+    term: Term
+    wanted_sequence: int
+    """The last ``Wanted`` of that term this report already reflects."""
+    capacity: Capacity
+    members: tuple[ObservedMember, ...] = ()
+    leases: tuple[ObservedLease, ...] = ()
