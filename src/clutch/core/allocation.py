@@ -43,6 +43,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     state: AllocationState
     members: tuple[MemberId, ...]
     began_at: float
+    backfilled: bool = False
     leave: Leave | None = None
     finished: bool = False
     """Its program declared the work complete."""

@@ -172,6 +172,7 @@ def _thaw_tasks(state: State, frozen: FrozenState) -> None:
                 placements=placements,
                 since=frozen.began[task.task],
                 last_victim_at=task.last_victim_at,
+                backfilled=allocation.backfilled,
                 leaving=allocation.state in (AllocationState.LEAVING, AllocationState.ENDING),
             )
             ledger.hold(holding)

@@ -49,7 +49,7 @@ def granted(state: State, grant: Grant) -> f.Fact:
         return f.MemberGranted(member, _placed(state, grant.placements[0]))
     task = state.tasks[TaskId(grant.request)]
     placed_members = tuple(_placed(state, placement) for placement in grant.placements)
-    return f.AllocationGranted(task.task, task.epoch + 1, placed_members)
+    return f.AllocationGranted(task.task, task.epoch + 1, placed_members, grant.backfilled)
 
 
 def _lives_on(state: State, member: MemberId, node: NodeId) -> bool:

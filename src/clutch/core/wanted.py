@@ -27,6 +27,7 @@ def wanted(state: State, node: NodeId) -> Wanted:
     leases_on = (state.leases[lease] for lease in state.leases_on.get(node, {}))
     return Wanted(
         node=node,
+        session=state.nodes[node].session,
         generation=state.generation,
         term=state.term,
         sequence=state.index,

@@ -148,6 +148,8 @@ class AllocationGranted(Fact, frozen=True, tag="allocation_granted"):
     task: TaskId
     epoch: Epoch
     members: tuple[Placed, ...]
+    backfilled: bool = False
+    """It runs on room that somebody ahead of it has reserved, and is the first to leave."""
 
 
 class AllocationRan(Fact, frozen=True, tag="allocation_ran"):

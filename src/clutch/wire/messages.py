@@ -55,6 +55,8 @@ class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
     """Everything the master wants on one node, as of a committed state. ``(generation, term, sequence)`` only grows."""
 
     node: NodeId
+    session: str
+    """Which start of the agent this is said to; another one ignores it."""
     generation: int
     term: Term
     sequence: int

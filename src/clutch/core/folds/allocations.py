@@ -52,7 +52,7 @@ def _allocation_granted(state: State, fact: f.AllocationGranted, recorded: Recor
         state.members[member.member] = member
         state.members_on.setdefault(placement.node, {})[member.member] = None
         number_slots(state, placed)
-    hold(state, task, tuple(p.placement for p in fact.members), recorded.at)
+    hold(state, task, tuple(p.placement for p in fact.members), recorded.at, backfilled=fact.backfilled)
     put_task(state, replace(task, state=TaskState.RUNNING, epoch=fact.epoch))
     allocation = Allocation(
         task=task.task,
@@ -60,6 +60,7 @@ def _allocation_granted(state: State, fact: f.AllocationGranted, recorded: Recor
         state=AllocationState.PLACED,
         members=tuple(ids),
         began_at=recorded.at,
+        backfilled=fact.backfilled,
     )
     put_allocation(state, allocation)
 

@@ -64,11 +64,17 @@ def number_slots(state: State, placed: f.Placed) -> None:
         state.nodes[node.node] = replace(node, numbers=numbers)
 
 
-def hold(state: State, task: Task, placements: tuple[Placement, ...], at: float) -> None:
+def hold(state: State, task: Task, placements: tuple[Placement, ...], at: float, *, backfilled: bool = False) -> None:
+    """The task has these places from now on, in the books of its pool."""
     state.touched.pools[task.spec.pool] = None
-    state.ledgers[task.spec.pool].hold(
-        Holding(request=tasks.request(task), placements=placements, since=at, last_victim_at=task.last_victim_at)
+    holding = Holding(
+        request=tasks.request(task),
+        placements=placements,
+        since=at,
+        last_victim_at=task.last_victim_at,
+        backfilled=backfilled,
     )
+    state.ledgers[task.spec.pool].hold(holding)
 
 
 def unqueue_member(state: State, member: Member) -> None:

@@ -97,7 +97,8 @@ def _member_granted(state: State, fact: f.MemberGranted, recorded: Recorded) -> 
     if RequestId(task.task) in ledger.holdings:
         ledger.extend(RequestId(task.task), (placement,))
     else:
-        hold(state, task, (placement,), recorded.at)
+        backfilled = state.allocations[task.task].backfilled
+        hold(state, task, (placement,), recorded.at, backfilled=backfilled)
     state.touched.nodes[placement.node] = None
     state.touched.tasks[task.task] = None
     refresh_waiting(state, task.task)

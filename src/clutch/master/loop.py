@@ -1,0 +1,270 @@
+"""The master's loop: take a batch of events, decide, write, act, answer. In that order, always.
+
+Facts are folded into the live state as they are decided, because later decisions of the same batch build on them; but
+the state is the loop's own, and nothing of it leaves this process (no effect, no answer, no view) before the batch is
+durable. If the write fails, the process ends: its state is then ahead of the journal and must not be used again.
+
+The loop knows a journal, a clock and a way to say something to an agent. It runs unchanged in the simulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+
+from clutch.backends.journal.base import Journal
+from clutch.core.brain import decide
+from clutch.core.controller import Controller
+from clutch.core.fold import apply
+from clutch.core.freezing import freeze, thaw
+from clutch.core.plan import Plan
+from clutch.core.projection import project
+from clutch.core.recorded import Recorded, from_row, to_row
+from clutch.core.scheduling import schedule
+from clutch.core.state import State, Touched
+from clutch.core.wanted import may_be_ordered, wanted
+from clutch.master.contacts import Contacts
+from clutch.wire import events as e
+from clutch.wire.errors import BrokenInvariant, ClutchError, Unavailable
+from clutch.wire.facts import Fact
+from clutch.wire.ids import NodeId, PoolName
+from clutch.wire.journal import Batch, Leadership
+from clutch.wire.messages import Hello, Report, Wanted
+
+READ_ROWS = 10_000
+
+
+class Clock(Protocol):
+    """Wall-clock seconds. May jump; the loop never lets decided time run backwards."""
+
+    def now(self) -> float: ...
+
+
+class Links(Protocol):
+    """A way to say something to a node's agent. It may be lost; what matters is said again."""
+
+    def say(self, node: NodeId, message: Hello | Wanted) -> None: ...
+
+
+class LoopSettings(msgspec.Struct, frozen=True):
+    holder: str
+    """Who leads, in words; unique to this process."""
+    lead_s: float = 3.0
+    """How long the lead lasts when it is not renewed; it is renewed three times as often."""
+    beat_s: float = 1.0
+    """At least so often the loop looks at the time, at silent nodes and at what must be said again."""
+    suspect_after_s: float = 4.0
+    batch_max: int = 500
+    queue_max: int = 10_000
+    snapshot_rows: int = 20_000
+
+
+class _Pending:
+    """An event on its way in, and who waits for its answer."""
+
+    __slots__ = ("answer", "error", "event", "facts")
+
+    def __init__(self, event: e.Event, answer: asyncio.Future[Any] | None) -> None:
+        self.event = event
+        self.answer = answer
+        self.error: ClutchError | None = None
+        self.facts = 0
+
+
+class Loop:
+    """One master. ``run`` leads until it is stopped or replaced."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        links: Links,
+        controllers: Mapping[str, Controller],
+        rng: Random,
+        settings: LoopSettings,
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        self.links = links
+        self.controllers = controllers
+        self.rng = rng
+        self.settings = settings
+        self.state = State(controllers)
+        self.plans: dict[PoolName, Plan] = {}
+        self.serving = asyncio.Event()
+        self._contacts = Contacts(settings.suspect_after_s, settings.beat_s)
+        self._queue: asyncio.Queue[_Pending] = asyncio.Queue(settings.queue_max)
+        self._snapshot_index = 0
+        self._ticked_at = 0.0
+
+    # -- the doors -----------------------------------------------------------------------------------------------
+
+    async def ask(self, event: e.Event) -> Any:
+        """What the event led to, once that is durable. Raises the error that refused it."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            self._queue.put_nowait(_Pending(event, answer))
+        except asyncio.QueueFull:
+            raise Unavailable(
+                f"{self.settings.queue_max} events wait already", object="master", next_step="Try again in a moment."
+            ) from None
+        return await answer
+
+    def hear(self, report: Report) -> None:
+        """An agent has reported. A report we do not believe is answered with who leads; a full queue drops it."""
+        if not self.serving.is_set():
+            return
+        if not self._contacts.believes(report, self.clock.now()):
+            self.links.say(report.node, Hello(self.state.generation, self.state.term))
+            return
+        self._tell(e.Reported(cause=f"agent:{report.node}", report=report))
+
+    def _tell(self, event: e.Event) -> None:
+        """Take an event that nobody waits for. Such events repeat themselves, so a full queue may drop one."""
+        if not self._queue.full():
+            self._queue.put_nowait(_Pending(event, None))
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Wait for the lead, restore, and serve. Returns never; raises ``Stale`` when another has taken over."""
+        leadership = await self._take_lead()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_lead())
+            group.create_task(self._serve(leadership))
+
+    async def _take_lead(self) -> Leadership:
+        while True:
+            try:
+                return await self.journal.lead(self.settings.holder, self.settings.lead_s)
+            except Unavailable:
+                await asyncio.sleep(self.settings.lead_s / 3)
+
+    async def _keep_lead(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lead_s / 3)
+            await self.journal.renew(self.settings.lead_s)
+
+    async def _serve(self, leadership: Leadership) -> None:
+        self.state = await restore(self.journal, self.controllers)
+        if self.state.index != leadership.last_index:
+            raise BrokenInvariant(f"the journal ends at {leadership.last_index}, the fold at {self.state.index}")
+        self._snapshot_index = self.state.index
+        self._contacts.generation, self._contacts.term = leadership.generation, leadership.term
+        begin = e.BeginTerm(
+            cause=f"master:{self.settings.holder}", generation=leadership.generation, term=leadership.term
+        )
+        await self._turn([_Pending(begin, None)])
+        self.serving.set()
+        while True:
+            await self._turn(await self._next_batch())
+
+    async def _next_batch(self) -> list[_Pending]:
+        """What has come in, or a tick when something is due and nothing has."""
+        due = self.state.deadlines.next_at()
+        now = self.clock.now()
+        wait = self.settings.beat_s if due is None else min(self.settings.beat_s, max(0.0, due - now))
+        batch: list[_Pending] = []
+        try:
+            async with asyncio.timeout(wait):
+                batch.append(await self._queue.get())
+        except TimeoutError:
+            pass
+        while len(batch) < self.settings.batch_max and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+        now = self.clock.now()
+        for node in self._contacts.fallen_silent(now):
+            if node in self.state.nodes:
+                batch.append(_Pending(e.Silent(cause="timer", node=node), None))
+        if (due is not None and due <= now) or now - self._ticked_at >= self.settings.beat_s:
+            self._ticked_at = now
+            batch.append(_Pending(e.Tick(cause="timer"), None))
+        return batch
+
+    # -- one turn ------------------------------------------------------------------------------------------------
+
+    async def _turn(self, batch: list[_Pending]) -> None:
+        now = max(self.clock.now(), self.state.at)
+        recorded = self._decide(batch, now)
+        touched = self.state.touched
+        self.state.touched = Touched()
+        if recorded:
+            views = project(self.state, touched)
+            await self._persist(Batch(rows=tuple(to_row(r) for r in recorded), views=views))
+        self._act(touched)
+        self._answer(batch)
+        await self._snapshot()
+
+    def _decide(self, batch: list[_Pending], now: float) -> list[Recorded]:
+        recorded: list[Recorded] = []
+        for pending in batch:
+            event = pending.event
+            try:
+                for fact in decide(self.state, event, now, self.rng):
+                    pending.facts += 1
+                    self._record(recorded, fact, now, event.cause)
+            except ClutchError as error:
+                if pending.facts:
+                    raise BrokenInvariant(f"{type(event).__name__} was refused half-way: {error}") from error
+                pending.error = error
+        ticked = any(isinstance(pending.event, e.Tick) for pending in batch)
+        for fact in schedule(self.state, self._pools_to_plan(ticked), now, self.plans):
+            self._record(recorded, fact, now, "scheduler")
+        return recorded
+
+    def _record(self, recorded: list[Recorded], fact: Fact, now: float, cause: str) -> None:
+        entry = Recorded(self.state.index + 1, self._contacts.term, now, cause, fact)
+        apply(self.state, entry)
+        recorded.append(entry)
+
+    def _pools_to_plan(self, ticked: bool) -> list[PoolName]:
+        """Where something changed; with quotas a change in one pool may matter to another; time matters to all."""
+        changed = self.state.touched.pools
+        return [pool for pool in self.state.pools if ticked or pool in changed or (changed and self.state.quotas)]
+
+    async def _persist(self, batch: Batch) -> None:
+        await self.journal.append(batch)
+
+    def _act(self, touched: Touched) -> None:
+        """Say to each node what is wanted there now: to those that changed, and to those that have not taken it in."""
+        now = self.clock.now()
+        for node in dict.fromkeys([*touched.nodes, *self._contacts.to_repeat(now)]):
+            if may_be_ordered(self.state, node):
+                self.links.say(node, wanted(self.state, node))
+                self._contacts.said(node, self.state.index, now)
+
+    def _answer(self, batch: list[_Pending]) -> None:
+        for pending in batch:
+            if pending.answer is None or pending.answer.done():
+                continue
+            if pending.error is not None:
+                pending.answer.set_exception(pending.error)
+            else:
+                pending.answer.set_result(answer_to(self.state, pending.event))
+
+    async def _snapshot(self) -> None:
+        if self.state.index - self._snapshot_index >= self.settings.snapshot_rows:
+            self._snapshot_index = self.state.index
+            await self.journal.save_snapshot(freeze(self.state))
+
+
+def answer_to(state: State, event: e.Event) -> Any:
+    """What somebody who asked is told: the task a submission is known by, else nothing."""
+    if isinstance(event, e.Submit):
+        return state.keys.get(event.key, event.task) if event.key else event.task
+    return None
+
+
+async def restore(journal: Journal, controllers: Mapping[str, Controller]) -> State:
+    """The state as of the journal's last row: its newest snapshot and the rows behind it. Start and restart alike."""
+    snapshot = await journal.load_snapshot()
+    state = thaw(snapshot, controllers) if snapshot is not None else State(controllers)
+    while rows := await journal.read(state.index, READ_ROWS):
+        for row in rows:
+            apply(state, from_row(row))
+    state.touched = Touched()
+    return state
