@@ -31,6 +31,8 @@ class Outcome:
     notes: dict[RequestId, Note] = field(default_factory=dict)
     scopes: dict[str, Turn] = field(default_factory=dict)
     """User, workspace or group scopes that are full, and whose turn it was when that showed."""
+    shares: dict[str, str] = field(default_factory=dict)
+    """Groups that have their fair share, and what it is, in words."""
     reservations: dict[RequestId, tuple[NodeId, ...]] = field(default_factory=dict)
     """Nodes kept for those who are blocked and cannot make anybody leave."""
     again_at: float | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from clutch.core.fair_share import plan_fair_share
 from clutch.core.ledger import Ledger, refused_by
 from clutch.core.outcome import Outcome
 from clutch.core.priority import plan_priority
@@ -67,7 +68,7 @@ def plan(ledger: Ledger, now: float) -> Plan:
     if isinstance(policy, PriorityPolicy):
         outcome = plan_priority(ledger, policy, now)
     else:
-        outcome = Outcome()
+        outcome = plan_fair_share(ledger, policy, now)
     return Plan(Snapshot(ledger), outcome)
 
 

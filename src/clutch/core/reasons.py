@@ -54,6 +54,9 @@ class Reasons:
         note = self.outcome.notes.get(request.request)
         if note is not None:
             return note.code, note.detail, note.blockers
+        share = self.outcome.shares.get(group_of(request)) if demand.slots else None
+        if share is not None:
+            return WaitCode.SHARE, share, ()
         if fit(self.left, demand, self.rules) is not None:
             return self._kept(request)
         return self._no_room(request, demand)
