@@ -40,6 +40,11 @@ class Headroom:
         self.firm_left = usable - self.kept - firm
         self.left = self.firm_left - other
 
+    def add(self, slots: int) -> None:
+        """More slots in the pool, as by new machines."""
+        self.firm_left += slots
+        self.left += slots
+
     def allows(self, demand: Demand) -> bool:
         if not self.kept or demand.interactive or demand.borrows or not demand.slots:
             return True

@@ -20,7 +20,7 @@ from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.resources import Capacity, Slot
 from clutch.wire.schedule import Holding, Placement, Request, Room
-from clutch.wire.specs import PoolSpec
+from clutch.wire.specs import Autoscale, PoolSpec
 
 
 def slots_held(placements: Iterable[Placement]) -> int:
@@ -219,7 +219,11 @@ class Ledger:
         """Every node of the pool with nothing on it, usable or not, and those its autoscale may still add."""
         if self._empty is None or self._empty[0] != self.rooms_version:
             index = RoomIndex()
-            for room in (*self._rooms.values(), *new_rooms(self.pool, len(self._rooms))):
+            rooms = list(self._rooms.values())
+            scale = self.pool.autoscale
+            if scale is not None:
+                rooms.extend(blank_room(scale, number) for number in range(scale.nodes_max - len(rooms)))
+            for room in rooms:
                 index.put(Desk(msgspec.structs.replace(room, usable=True), self.pool.max_subscription))
             self._empty = (self.rooms_version, index)
         return self._empty[1]
@@ -283,14 +287,11 @@ class Ledger:
             self.quotas.give(holding.request, slots)
 
 
-def new_rooms(pool: PoolSpec, present: int) -> list[Room]:
-    """The nodes a pool's autoscale may still add, as they would look when empty. Their names sort last."""
-    scale = pool.autoscale
-    if scale is None:
-        return []
+def blank_room(scale: Autoscale, number: int) -> Room:
+    """A machine the pool's autoscale could add, as it would look when empty. Its name sorts behind real ones."""
     slots = tuple(Slot(index, scale.kind) for index in range(scale.slots_per_node))
     capacity = Capacity(slots, scale.millicpus_per_node, scale.memory_bytes_per_node)
-    return [Room(NodeId(f"~new-{number:04d}"), capacity) for number in range(max(scale.nodes_max - present, 0))]
+    return Room(NodeId(f"~new-{number:04d}"), capacity)
 
 
 def refused_by(index: RoomIndex, placements: Iterable[Placement]) -> str:
