@@ -179,6 +179,14 @@ class Raft:
         replication.append(s, [entry])
         return entry.index
 
+    def forward(self, data: bytes, key: str, since: int) -> bool:
+        """Hand a proposal to the leader, if one is known."""
+        s = self.state
+        if s.leader is None or s.leader == s.me:
+            return False
+        s.send_early(Forward(s.group, s.me, s.leader, s.term, data, key, since))
+        return True
+
     def read(self, context: int) -> None:
         """Ask for a read; ``context`` comes back in ``Ready.reads`` or ``reads_failed``, or is lost with a message."""
         reads.ask(self.state, context)
@@ -250,7 +258,13 @@ class Raft:
         return ready
 
     def take_early(self) -> list[RaftMessage]:
-        """Messages that may leave while a Ready is still being persisted, so that a slow disk stops no heartbeat."""
+        """Messages that may leave while a Ready is still being persisted, so that a slow disk stops no heartbeat.
+
+        A leader also sends what was proposed meanwhile: its followers' disks then work beside its own.
+        """
+        if self.state.role is Role.LEADER:
+            reads.flush(self.state)
+            replication.fill(self.state)
         taken, self.state.early = self.state.early, []
         return taken
 

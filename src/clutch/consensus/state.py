@@ -59,6 +59,18 @@ class Limits(msgspec.Struct, frozen=True):
     keep_entries: int = 2048
     keep_bytes: int = 8 << 20
     """Kept behind a snapshot, so that a follower a little behind needs no snapshot."""
+    snapshot_after_bytes: int = 64 << 20
+    """The application is asked for a snapshot when the log has grown over this."""
+    key_window: int = 65_536
+    """How many entries back a repeated key is recognised; older repeats are refused, never doubled."""
+    segment_bytes: int = 1 << 20
+    max_segment_bytes: int = 64 << 20
+    """Of the write-ahead log's files: each is twice the one before, up to this."""
+    chunk_bytes: int = 256 << 10
+    chunks_inflight: int = 4
+    """Of a snapshot that is being streamed."""
+    max_pending: int = 65_536
+    """Appends and reads of local clients under way; more are refused."""
 
 
 class ReadState(msgspec.Struct, frozen=True):

@@ -16,11 +16,10 @@ from clutch.consensus import frames
 from clutch.consensus.files import Files
 from clutch.consensus.frames import Batch, Compacted, SegmentHead
 from clutch.consensus.raft import Recovered
+from clutch.consensus.state import Limits
 from clutch.wire.errors import Corrupt, NotAllowed, Stale
 from clutch.wire.raft import Configuration, Entry, HardState, RaftId, SnapshotMeta
 
-FIRST_SEGMENT_BYTES = 1 << 20
-LAST_SEGMENT_BYTES = 64 << 20
 ASIDE = "aside.tmp"
 _NAME = re.compile(r"^(\d{10})\.wal$")
 
@@ -77,8 +76,9 @@ class Fold:
 class Wal:
     """An open log. ``current`` is the file to sync after an append."""
 
-    def __init__(self, files: Files, identity: LogIdentity) -> None:
+    def __init__(self, files: Files, identity: LogIdentity, limits: Limits) -> None:
         self.identity = identity
+        self._limits = limits
         self.current = ""
         self._files = files
         self._seed = frames.birth_seed(identity.birth)
@@ -92,20 +92,22 @@ class Wal:
     # -------------------------------------------------------------------------------------- making, opening
 
     @classmethod
-    def create(cls, files: Files, identity: LogIdentity, snapshot: SnapshotMeta) -> tuple[Wal, Recovered]:
+    def create(
+        cls, files: Files, identity: LogIdentity, snapshot: SnapshotMeta, limits: Limits
+    ) -> tuple[Wal, Recovered]:
         """A log that begins after ``snapshot`` (index 0 for a new group)."""
         if any(_NAME.match(n) for n in files.names()):
             raise Corrupt("there are segments but no identity", object="write-ahead log")
-        wal = cls(files, identity)
+        wal = cls(files, identity, limits)
         wal._snapshot = wal._base = snapshot
         wal._hard_state = HardState(commit=snapshot.index)
         wal._roll(0)
         return wal, Recovered(wal._hard_state, snapshot, snapshot, [])
 
     @classmethod
-    def open(cls, files: Files, identity: LogIdentity) -> tuple[Wal, Recovered]:
+    def open(cls, files: Files, identity: LogIdentity, limits: Limits) -> tuple[Wal, Recovered]:
         """The log as it was left, with at most an unfinished last write cut off."""
-        wal = cls(files, identity)
+        wal = cls(files, identity, limits)
         segments = sorted(int(m.group(1)) for n in files.names() if (m := _NAME.match(n)))
         if not segments:
             raise Corrupt("every segment is missing", object="write-ahead log", next_step=_REPLACE)
@@ -211,14 +213,15 @@ class Wal:
     def _roll(self, need: int) -> None:
         """Begin a segment. The one before is durable already: nothing is written after an unsynced frame."""
         segment = next(reversed(self._segments), 0) + 1
-        size = min(LAST_SEGMENT_BYTES, max(FIRST_SEGMENT_BYTES, self._size * 2))
+        limits = self._limits
+        size = min(limits.max_segment_bytes, max(limits.segment_bytes, self._size * 2))
         identity = self.identity
         head = SegmentHead(
             identity.group, identity.me, identity.birth, segment, 0, self._hard_state, self._snapshot, self._base
         )
         room = need + 2 * len(frames.encode(head, self._number, self._seed))
         if room > size:
-            size = -(-room // FIRST_SEGMENT_BYTES) * FIRST_SEGMENT_BYTES
+            size = -(-room // limits.segment_bytes) * limits.segment_bytes
         frame = frames.encode(msgspec.structs.replace(head, size_bytes=size), self._number, self._seed)
         name = _name(segment)
         # Made aside and renamed when whole: a segment without a head is therefore always damage, never an accident.

@@ -80,8 +80,9 @@ class Server:
         self._make()
 
     def _make(self) -> None:
-        command = [_reachable(self._identity, self.folder) / "initdb", "-D", self.data, "-U", "clutch", "-A", "trust"]
-        made = self._identity.popen([*command, "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"], self.folder)
+        binary = _reachable(self._identity, self.folder) / "initdb"
+        options = ("-U", "clutch", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
+        made = self._identity.popen([binary, "-D", self.data, *options], self.folder)
         if made.wait(_START_S):
             raise RuntimeError(f"initdb failed:\n{self.output()}")
 

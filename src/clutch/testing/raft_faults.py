@@ -1,0 +1,213 @@
+"""What goes wrong in a simulated group, drawn from one stream of chance.
+
+Each fault is a method named for what it does. ``Faults.fired`` counts them, so that a run can say which faults it saw;
+``heal`` takes everything back, after which the group must come to rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from clutch.testing.network import FAIR, FOUL, Weather
+from clutch.testing.raft_clients import Wish
+from clutch.testing.raft_machine import Machine
+
+if TYPE_CHECKING:
+    from clutch.testing.raft_world import RaftWorld
+
+STORM = Weather(delay_min_s=0.0005, delay_max_s=0.12, loss=0.15, duplication=0.1, straggling=0.1)
+
+
+class Faults:
+    """The bad luck of one world."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+        self.fired: dict[str, int] = {}
+        self._chance = world.world.chance("faults")
+        self._menu: list[tuple[int, str, Callable[[], bool]]] = [
+            (10, "crash", self.crash),
+            (6, "crash leader", self.crash_leader),
+            (4, "crash all", self.crash_all),
+            (6, "partition", self.partition),
+            (5, "isolate leader", self.isolate_leader),
+            (6, "one-way cut", self.one_way_cut),
+            (6, "mend", self.mend),
+            (4, "weather", self.weather),
+            (4, "slow follower", self.slow_follower),
+            (4, "slow disk", self.slow_disk),
+            (3, "disk full", self.disk_full),
+            (5, "snapshot", self.snapshot),
+            (3, "transfer", self.transfer),
+            (3, "replace", self.replace),
+            (2, "grow", self.grow),
+            (2, "shrink", self.shrink),
+        ]
+
+    def begin(self) -> None:
+        self.world.world.after(self._chance.uniform(0.3, 0.8), self._next)
+
+    def _next(self) -> None:
+        if self.world.healing:
+            return
+        total = sum(weight for weight, _, _ in self._menu)
+        draw = self._chance.randrange(total)
+        for weight, name, fault in self._menu:
+            draw -= weight
+            if draw < 0:
+                if fault():
+                    self.fired[name] = self.fired.get(name, 0) + 1
+                    self.world.tell("fault", name)
+                break
+        self.world.world.after(self._chance.expovariate(1 / self.world.settings.fault_every_s), self._next)
+
+    def heal(self) -> None:
+        """No more faults: links, weather, clocks of disks, space, power."""
+        self.world.network.mend_all()
+        self.world.network.weather = FAIR
+        for machine in self.world.machines.values():
+            machine.slow_s = machine.sync_s = 0.0
+            machine.files.disk.capacity_bytes = None
+            machine.files.plan_crash(1 << 60)
+            if machine.wants_up:
+                machine.start()
+
+    # ------------------------------------------------------------------------------------------- the faults
+
+    def crash(self) -> bool:
+        return self._crash(self._anyone())
+
+    def crash_leader(self) -> bool:
+        return self._crash(self.world.leader())
+
+    def crash_all(self) -> bool:
+        for machine in self.world.machines_up():
+            self._crash(machine)
+        return True
+
+    def partition(self) -> bool:
+        names = list(self.world.machines)
+        self._chance.shuffle(names)
+        side = names[: self._chance.randint(1, max(1, len(names) // 2))]
+        for name in side:
+            self.world.network.isolate(name, [n for n in names if n not in side])
+        return True
+
+    def isolate_leader(self) -> bool:
+        leader = self.world.leader()
+        if leader is None:
+            return False
+        self.world.network.isolate(leader.name, [n for n in self.world.machines if n != leader.name])
+        return True
+
+    def one_way_cut(self) -> bool:
+        names = list(self.world.machines)
+        if len(names) < 2:
+            return False
+        sender, receiver = self._chance.sample(names, 2)
+        self.world.network.cut(sender, receiver)
+        return True
+
+    def mend(self) -> bool:
+        self.world.network.mend_all()
+        return True
+
+    def weather(self) -> bool:
+        self.world.network.weather = self._chance.choice([FAIR, FOUL, STORM])
+        return True
+
+    def slow_follower(self) -> bool:
+        machine = self._anyone()
+        if machine is None:
+            return False
+        machine.slow_s = self._chance.choice([0.0, 0.05, 0.4])
+        return True
+
+    def slow_disk(self) -> bool:
+        machine = self._anyone()
+        if machine is None:
+            return False
+        machine.sync_s = self._chance.choice([0.0, 0.005, 0.08])
+        return True
+
+    def disk_full(self) -> bool:
+        machine = self._anyone()
+        if machine is None:
+            return False
+        disk = machine.files.disk
+        disk.capacity_bytes = disk.used_bytes() + self._chance.randint(0, 2000)
+        self.world.world.after(self._chance.uniform(0.5, 1.5), lambda: setattr(disk, "capacity_bytes", None))
+        return True
+
+    def snapshot(self) -> bool:
+        machine = self._anyone()
+        if machine is not None:
+            machine.save_snapshot()
+        return machine is not None
+
+    def transfer(self) -> bool:
+        leader = self.world.leader()
+        if leader is None or leader.member is None:
+            return False
+        member = leader.member
+        others = [v for v in member.raft.state.log.configuration.voters if v != member.me]
+        if not others:
+            return False
+        target = self._chance.choice(others)
+
+        def ask() -> None:
+            member.transfer(target, 20, lambda outcome: None)
+            member.pump()
+
+        leader.guarded(ask)
+        return True
+
+    def replace(self) -> bool:
+        """A machine loses its disk and comes back as another member, while the others go on."""
+        world = self.world
+        machine = self._anyone()
+        voters = world.voters()
+        if machine is None or world.administrator.wishes or machine.id not in voters or len(voters) < 3:
+            return False
+        old = machine.id
+        machine.lose_disk()
+        for verb, member in (("add", machine.id), ("promote", machine.id), ("remove", old)):
+            world.administrator.wishes.append(Wish(verb, member))  # type: ignore[arg-type]
+        self._restart_later(machine)
+        return True
+
+    def grow(self) -> bool:
+        world = self.world
+        if world.administrator.wishes or len(world.machines) >= 7:
+            return False
+        machine = world.add_machine()
+        world.administrator.wishes += [Wish("add", machine.id), Wish("promote", machine.id)]
+        machine.start()
+        return True
+
+    def shrink(self) -> bool:
+        world = self.world
+        voters = world.voters()
+        if world.administrator.wishes or len(voters) < 4:
+            return False
+        victim = self._chance.choice(voters)
+        world.administrator.wishes.append(Wish("remove", victim))
+        return True
+
+    def _crash(self, machine: Machine | None) -> bool:
+        if machine is None:
+            return False
+        machine.files.plan_crash(self._chance.choice([1, 1, 2, 3, 4, 5, 6, 8, 12, 20]))
+        return True
+
+    def _restart_later(self, machine: Machine) -> None:
+        self.world.world.after(self._chance.uniform(0.05, 1.5), machine.start)
+
+    def on_death(self, machine: Machine) -> None:
+        if machine.wants_up:
+            self._restart_later(machine)
+
+    def _anyone(self) -> Machine | None:
+        up = self.world.machines_up()
+        return self._chance.choice(up) if up else None
