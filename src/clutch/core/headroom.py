@@ -50,6 +50,9 @@ class Headroom:
             return True
         return demand.slots <= self.firm_left
 
+    def would_borrow(self, demand: Demand) -> bool:
+        return bool(self.kept) and self.left < demand.slots
+
     def take(self, demand: Demand) -> bool:
         """Count slots given out; True if they are borrowed from the headroom."""
         if not self.kept or demand.interactive or not demand.slots:

@@ -33,6 +33,9 @@ RESERVATIONS = 16
 SEARCHES = 256
 """How many searches for victims a pass may make; a pass that stops here says there is more."""
 
+LAST = 1 << 62
+"""An order behind every other of the same priority."""
+
 Entry = tuple[Turn, int, Line]
 
 
@@ -53,6 +56,11 @@ class PriorityPass:
         self.anywhere = Rules(ledger.pool.fit)
         self.closed: dict[str, None] = {}
         """Without backfill: the kinds of slots somebody waits for ("" for none); nobody behind may take any."""
+        self.cells: dict[int, None] = {}
+        """Priorities at which cells wait, where the pool keeps headroom for them."""
+        if self.headroom.kept:
+            lines = ledger.lines.lines.values()
+            self.cells = {turn[0]: None for line in lines if line.demand.interactive for turn in line.turns}
         self.reservations_left = RESERVATIONS
         self.searches_left = SEARCHES
 
@@ -61,6 +69,9 @@ class PriorityPass:
         heapq.heapify(heap)
         while heap and self.searches_left:
             turn, place, line = heap[0]
+            if self._after_cells(turn, line.demand):
+                heapq.heapreplace(heap, ((turn[0], LAST, turn[2]), place, line))
+                continue
             request = self.ledger.waiting[turn[2]]
             if self._goes_on(request, line.demand) and place + 1 < len(line.turns):
                 heapq.heapreplace(heap, (line.turns[place + 1], place + 1, line))
@@ -68,6 +79,12 @@ class PriorityPass:
                 heapq.heappop(heap)
         self.outcome.more = bool(heap) and not self.searches_left
         return self.outcome
+
+    def _after_cells(self, turn: Turn, demand: Demand) -> bool:
+        """Whether this one would borrow what is kept for cells while cells as important wait: they come first."""
+        if turn[1] == LAST or turn[0] not in self.cells:
+            return False
+        return demand.borrows and not demand.interactive and self.headroom.would_borrow(demand)
 
     def _goes_on(self, request: Request, demand: Demand) -> bool:
         """Decide about one request; True if the next one of its line may still find room."""
