@@ -41,6 +41,9 @@ class Rules(NamedTuple):
     """Nodes kept for somebody else: nothing with slots goes there."""
 
 
+Wanted = tuple[Need, Demand, Rules]
+
+
 def fit(index: RoomIndex, demand: Demand, rules: Rules) -> tuple[Placement, ...] | None:
     """Placements for every member, or None if they do not all fit."""
     for kind, slots in demand.slots_by_kind.items():
@@ -111,8 +114,10 @@ def units(desk: Desk, need: Need, rules: Rules) -> int:
     """How many units of a need this node could take now."""
     most = need.count
     if need.slots:
-        most = min(most, desk.free_count(need.kind) // need.slots)
         if desk.node in rules.reserved:
+            return 0
+        most = min(most, desk.free.get(need.kind, 0).bit_count() // need.slots)
+        if not most:
             return 0
     else:
         claim = rules.reserved.get(desk.node)
@@ -203,26 +208,42 @@ def _gather(index: RoomIndex, need: Need, demand: Demand, rules: Rules) -> list[
     """Many units over the fewest nodes; nodes to avoid only if it must be (or never, if the spread is hard)."""
     sizes: list[Size] = []
     avoided: list[Size] = []
-    full_at: dict[int, int] = {}
-    for desk in _candidates(index, need, demand, rules):
-        free = desk.free_count(need.kind)
-        # More nodes of one size than could hold it all are never needed (equal shares may need them).
-        if full_at.get(free, 0) >= need.count and not need.even:
-            continue
-        size = units(desk, need, rules)
-        if not size:
-            continue
-        if desk.node in need.avoid:
-            avoided.append((size, free, desk.node))
-            continue
-        sizes.append((size, free, desk.node))
-        if need.slots and size == min(free // need.slots, need.count):
-            full_at[free] = full_at.get(free, 0) + size
+    want = (need, demand, rules)
+    if need.slots:
+        for free, file in enumerate(index.files.get(need.kind, [])):
+            if free >= need.slots:
+                _sizes(index, file, want, sizes, avoided)
+    else:
+        _sizes(index, index.nodes, want, sizes, avoided)
     best = rules.fit is Fit.BEST
     chosen = choose_nodes(sizes, need.count, need.max_nodes, even=need.even, best=best)
     if chosen is None and avoided and need.spread is not Spread.HARD:
         chosen = choose_nodes(sizes + avoided, need.count, need.max_nodes, even=need.even, best=best)
     return chosen
+
+
+def _sizes(index: RoomIndex, nodes: list[NodeId], want: Wanted, sizes: list[Size], avoided: list[Size]) -> None:
+    """Add how many units fit on each of these nodes, which all have equally many slots free."""
+    need, demand, rules = want
+    desks, excluded = index.desks, demand.excluded
+    full = 0
+    for node in nodes:
+        if node in excluded:
+            continue
+        desk = desks[node]
+        size = units(desk, need, rules)
+        if not size:
+            continue
+        free = desk.free_count(need.kind)
+        if node in need.avoid:
+            avoided.append((size, free, node))
+            continue
+        sizes.append((size, free, node))
+        if need.slots and size == min(free // need.slots, need.count):
+            full += size
+            # More nodes of one size than could hold it all are never needed (equal shares may need them).
+            if full >= need.count and not need.even:
+                return
 
 
 def _apart(index: RoomIndex, need: Need, demand: Demand, rules: Rules) -> list[tuple[NodeId, int]] | None:

@@ -30,7 +30,7 @@ from clutch.wire.specs import PriorityPolicy
 
 RESERVATIONS = 16
 """How many blocked lines may reserve nodes at once."""
-SEARCHES = 256
+SEARCHES = 128
 """How many searches for victims a pass may make; a pass that stops here says there is more."""
 
 LAST = 1 << 62
@@ -158,7 +158,7 @@ class PriorityPass:
         nodes = {placement.node for placement in placements}
         leaving = [*self.ledger.evictable.leaving.values(), *self.bench.victims.values()]
         return tuple(
-            dict.fromkeys(h.request.task for h in leaving if any(p.node in nodes and p.slots for p in h.placements))
+            dict.fromkeys(h.request.task for h in leaving if any(p.node in nodes for p in h.placements))
         )
 
     def _reserve(self, request: Request, demand: Demand) -> None:

@@ -25,10 +25,13 @@ from clutch.wire.specs import Spread
 
 NODES_TRIED = 64
 """How many nodes the search compares for one request."""
+ENOUGH_NODES = 16
+"""After so many nodes it is content with a single victim that holds no more than what is missing."""
 SETS_TRIED = 200
 """How many sets of victims it compares on one node."""
 
 Preference = tuple[bool, int, int, float, int, str]
+Cost = tuple[int, int, int, int, list[Preference]]
 
 
 class Candidate(NamedTuple):
@@ -100,6 +103,8 @@ class VictimSearch:
         work = self.bench.soon.fork()
         candidates = sorted(found.values())
         for candidate in candidates:
+            if not _enough(work, candidate, demand):
+                continue
             work.give(candidate.holding.placements)
             if fit(work, demand, rules) is not None:
                 return (candidate,)
@@ -115,12 +120,16 @@ class VictimSearch:
     ) -> tuple[Candidate, ...] | None:
         """The node where the fewest and cheapest victims make room for everything."""
         potential, soon = self.bench.potential(threshold), self.bench.soon
-        best: tuple[object, ...] | None = None
+        best: Cost | None = None
         chosen: tuple[Candidate, ...] | None = None
         for tried, node in enumerate(hosts(potential, demand, rules)):
             if tried >= NODES_TRIED:
                 break
-            found = few(soon.desks[node], self.candidates(node, request, threshold), partial(_holds, demand, rules))
+            if tried >= ENOUGH_NODES and best is not None and best[:2] <= (0, 1) and best[2] <= demand.slots:
+                break
+            desk = soon.desks[node]
+            missing = {kind: slots - desk.free_count(kind) for kind, slots in demand.slots_by_kind.items()}
+            found = few(desk, self.candidates(node, request, threshold), missing, partial(_holds, demand, rules))
             if found is None:
                 continue
             cost = cost_of(found)
@@ -142,9 +151,13 @@ class VictimSearch:
             if _takes(wanted, desk):
                 continue
             candidates = self.candidates(node, request, threshold)
-            found = few(
-                desk, [c for c in candidates if c.holding.request.request not in chosen], partial(_takes, wanted)
-            )
+            others = [candidate for candidate in candidates if candidate.holding.request.request not in chosen]
+            missing: dict[str, int] = {}
+            for placement in wanted:
+                missing[placement.kind] = missing.get(placement.kind, 0) + len(placement.slots)
+            for kind in missing:
+                missing[kind] -= desk.free_count(kind)
+            found = few(desk, others, missing, partial(_takes, wanted))
             if found is None:
                 return None
             for candidate in found:
@@ -197,34 +210,41 @@ class VictimSearch:
     def _pruned(self, chosen: tuple[Candidate, ...], demand: Demand, rules: Rules) -> Eviction | None:
         """Strike out, dearest first, every victim that is not needed."""
         kept = sorted(chosen)
-        placements = self._fit_without(kept, demand, rules)
+        work = self.bench.soon.fork()
+        for candidate in kept:
+            work.give(candidate.holding.placements)
+        placements = fit(work, demand, rules)
         if placements is None:
             return None
         if len(kept) > 1:
             for candidate in reversed(kept[:]):
-                rest = [other for other in kept if other is not candidate]
-                fewer = self._fit_without(rest, demand, rules)
-                if fewer is not None:
-                    kept, placements = rest, fewer
+                work.take(candidate.holding.placements)
+                fewer = fit(work, demand, rules)
+                if fewer is None:
+                    work.give(candidate.holding.placements)
+                else:
+                    kept.remove(candidate)
+                    placements = fewer
         ripe_at = max((candidate.ripe_at for candidate in kept), default=0.0)
         return Eviction(tuple(kept), placements, ripe_at)
 
-    def _fit_without(self, chosen: list[Candidate], demand: Demand, rules: Rules) -> tuple[Placement, ...] | None:
-        work = self.bench.soon.fork()
-        for candidate in chosen:
-            work.give(candidate.holding.placements)
-        return fit(work, demand, rules)
 
+def few(
+    desk: Desk, candidates: list[Candidate], missing: dict[str, int], fits: Callable[[Desk], bool]
+) -> tuple[Candidate, ...] | None:
+    """Few victims on one node that make it fit: one if one will do, else as few as the bounded search finds.
 
-def few(desk: Desk, candidates: list[Candidate], fits: Callable[[Desk], bool]) -> tuple[Candidate, ...] | None:
-    """Few victims on one node that make it fit: one if one will do, else as few as the bounded search finds."""
-    for candidate in candidates:
-        if fits(_without(desk, (candidate,))):
+    ``missing`` is by kind how many slots too few are free: what cannot free so many is not tried.
+    """
+    freed = [_freed(desk.node, candidate, missing) for candidate in candidates]
+    for candidate, free in zip(candidates, freed, strict=True):
+        if all(free[kind] >= slots for kind, slots in missing.items()) and fits(_without(desk, (candidate,))):
             return (candidate,)
     pile: list[Candidate] = []
-    for candidate in candidates:
+    for place, candidate in enumerate(candidates):
         pile.append(candidate)
-        if len(pile) > 1 and fits(_without(desk, pile)):
+        enough = all(sum(free[kind] for free in freed[: place + 1]) >= slots for kind, slots in missing.items())
+        if place and enough and fits(_without(desk, pile)):
             break
     else:
         return None
@@ -243,12 +263,30 @@ def few(desk: Desk, candidates: list[Candidate], fits: Callable[[Desk], bool]) -
     return tuple(pile)
 
 
-def cost_of(chosen: Sequence[Candidate]) -> tuple[object, ...]:
+def _freed(node: NodeId, candidate: Candidate, missing: dict[str, int]) -> dict[str, int]:
+    """How many slots of each missing kind would be free on a node without somebody."""
+    freed = dict.fromkeys(missing, 0)
+    for placement in candidate.holding.placements:
+        if placement.node == node and placement.kind in freed:
+            freed[placement.kind] += len(placement.slots)
+    return freed
+
+
+def cost_of(chosen: Sequence[Candidate]) -> Cost:
     """What a set of victims costs: those that must be waited for, how many, how many slots they lose, who they are."""
     working = [candidate for candidate in chosen if not candidate.holding.lingering]
     slots = sum(len(p.slots) for candidate in working for p in candidate.holding.placements)
     unripe = sum(1 for candidate in chosen if candidate.ripe_at)
     return (unripe, len(working), slots, len(chosen), [candidate.preference for candidate in chosen])
+
+
+def _enough(index: RoomIndex, candidate: Candidate, demand: Demand) -> bool:
+    """Whether enough slots would be free in sum without somebody."""
+    for kind, slots in demand.slots_by_kind.items():
+        held = sum(len(p.slots) for p in candidate.holding.placements if p.kind == kind)
+        if index.totals.get(kind, 0) + held < slots:
+            return False
+    return True
 
 
 def _without(desk: Desk, candidates: Sequence[Candidate]) -> Desk:
