@@ -151,8 +151,11 @@ class MemoryStore:
         first = max(after - self.base_index - 1, 0)
         stored: list[tuple[Row, int]] = []
         for place in range(first, min(first + limit + 1, len(self._rows))):
+            encoded = self._rows[place]
+            if not encoded:
+                continue
             try:
-                row = _decode_row(self._rows[place])
+                row = _decode_row(encoded)
             except msgspec.DecodeError:
                 row = Row(self.base_index + place + 1, 0, 0.0, "", "", 0, b"")
             stored.append((row, self._sums[place]))
@@ -261,10 +264,14 @@ class MemoryStore:
         row = self._rows[place]
         self._rows[place] = row[:-1] + bytes([row[-1] ^ 1])
 
-    def damage_snapshot(self, newest: int = 0) -> None:
+    def lose_row(self, index: int) -> None:
+        """Have nothing where a row was."""
+        self._rows[index - self.base_index - 1] = b""
+
+    def damage_snapshot(self, age: int = 0) -> None:
         """Flip the last bit of a stored snapshot: the newest, or the one before it (1)."""
-        encoded, checksum = self._snapshots[-1 - newest]
-        self._snapshots[-1 - newest] = (encoded[:-1] + bytes([encoded[-1] ^ 1]), checksum)
+        encoded, checksum = self._snapshots[-1 - age]
+        self._snapshots[-1 - age] = (encoded[:-1] + bytes([encoded[-1] ^ 1]), checksum)
 
 
 def _index_of(encoded: bytes) -> int:

@@ -143,6 +143,7 @@ class SqliteJournal:
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="journal-writer")
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="journal-reader")
         self._maintenance = asyncio.Lock()
+        self._closed = False
         self._file: SqliteFile
         self._reader: SqliteReader
 
@@ -196,6 +197,9 @@ class SqliteJournal:
         await self._write(self._file.resign)
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         if hasattr(self, "_reader"):
             await self._read(self._reader.close)
         if hasattr(self, "_file"):
@@ -214,6 +218,7 @@ class SqliteJournal:
 
     async def forget(self, before: int) -> int:
         async with self._maintenance:
+            await self._write(self._file.ensure_leading)
             snapshot = await self.load_snapshot()
             if snapshot is None:
                 return 0

@@ -173,6 +173,11 @@ class SqliteFile:
             )
         return lead
 
+    def ensure_leading(self) -> None:
+        """``Stale`` unless this process leads."""
+        with self._transaction():
+            self._leading()
+
     def lead(self, holder: str, ttl_s: float) -> Leadership:
         now = self._clock()
         with self._transaction():
