@@ -118,6 +118,8 @@ class Checks:
         if known != member.me:
             raise Violation(f"election safety: {known} and {member.me} both lead term {state.term}")
         high = self.committed_to
+        while high > state.log.base.index and self.committed[high][0] >= state.term:
+            high -= 1  # an election won late: a later leader has committed this meanwhile
         if high > state.log.base.index and state.log.term(high) != self.committed[high][0]:
             raise Violation(f"leader completeness: {member.me} leads term {state.term} without committed entry {high}")
 

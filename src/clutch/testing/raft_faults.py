@@ -6,12 +6,16 @@ Each fault is a method named for what it does. ``Faults.fired`` counts them, so 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from clutch.consensus.member import Member
+from clutch.consensus.state import Role
 from clutch.testing.network import FAIR, FOUL, Weather
 from clutch.testing.raft_clients import Wish
 from clutch.testing.raft_machine import Machine
+from clutch.wire.raft import RaftId
 
 if TYPE_CHECKING:
     from clutch.testing.raft_world import RaftWorld
@@ -25,8 +29,13 @@ class Faults:
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
         self.fired: dict[str, int] = {}
+        self._struck: dict[tuple[int, RaftId], bool] = {}
         self._chance = world.world.chance("faults")
-        self._menu: list[tuple[int, str, Callable[[], bool]]] = [
+        self._menu = self._menus()[world.settings.menu]
+
+    def _menus(self) -> dict[str, list[tuple[int, str, Callable[[], bool]]]]:
+        """Which faults a profile draws from, with their weights."""
+        mixed: list[tuple[int, str, Callable[[], bool]]] = [
             (10, "crash", self.crash),
             (6, "crash leader", self.crash_leader),
             (4, "crash all", self.crash_all),
@@ -44,6 +53,27 @@ class Faults:
             (2, "grow", self.grow),
             (2, "shrink", self.shrink),
         ]
+        elections: list[tuple[int, str, Callable[[], bool]]] = [
+            (10, "crash leader", self.crash_leader),
+            (10, "isolate leader", self.isolate_leader),
+            (8, "mend", self.mend),
+            (5, "half-isolate leader", self.half_isolate_leader),
+            (3, "transfer", self.transfer),
+            (3, "crash", self.crash),
+            (2, "weather", self.weather),
+            (2, "slow follower", self.slow_follower),
+            (2, "slow disk", self.slow_disk),
+        ]
+        members: list[tuple[int, str, Callable[[], bool]]] = [
+            (8, "coup", self.coup),
+            (6, "grow", self.grow),
+            (6, "isolate leader", self.isolate_leader),
+            (4, "partition", self.partition),
+            (8, "mend", self.mend),
+            (3, "crash leader", self.crash_leader),
+            (3, "snapshot", self.snapshot),
+        ]
+        return {"mixed": mixed, "elections": elections, "members": members}
 
     def begin(self) -> None:
         self.world.world.after(self._chance.uniform(0.3, 0.8), self._next)
@@ -100,6 +130,63 @@ class Faults:
             return False
         self.world.network.isolate(leader.name, [n for n in self.world.machines if n != leader.name])
         return True
+
+    def half_isolate_leader(self) -> bool:
+        """The leader reaches one other machine and no more: what it appends next is held by two."""
+        leader = self.world.leader()
+        if leader is None:
+            return False
+        others = [n for n in self.world.machines if n != leader.name]
+        self._chance.shuffle(others)
+        self.world.network.isolate(leader.name, others[1:])
+        return True
+
+    def ambush(self, member: Member) -> None:
+        """Strike a leader at its weakest: just elected, or with older entries on a quorum but none of its own term.
+
+        These are the moments of figure 3.7 of the thesis: an entry of an older term is everywhere it must be and still
+        not safe, because whoever held a newer one alone may come back and win.
+        """
+        state = member.raft.state
+        log = state.log
+        if (state.term, member.me) in self._struck or log.term(log.commit) == state.term:
+            return
+        matches = [log.stable if v == member.me else state.progress[v].match for v in log.configuration.voters]
+        held = sorted(matches, reverse=True)[len(matches) // 2]
+        fresh = all(p.match == 0 for p in state.progress.values())
+        if not fresh and 0 < held <= state.change_after and self._chance.random() < 0.3:
+            name, others = "ambush", [n for n in self.world.machines if n != member.me.member]
+        elif fresh and self._chance.random() < 0.02:
+            name, others = "strike", [n for n in self.world.machines if n != member.me.member]
+        else:
+            return
+        self._struck[(state.term, member.me)] = True
+        self.fired[name] = self.fired.get(name, 0) + 1
+        self.world.tell("fault", name, str(member.me))
+        self.world.network.mend_all()
+        self.world.network.isolate(member.me.member, others)
+
+    def coup(self) -> bool:
+        """Everyone who thinks that it leads tries to remove several others at once."""
+        if self.world.administrator.wishes:
+            return False
+        asked = False
+        for machine in self.world.machines_up():
+            member = machine.member
+            if member is None or member.raft.state.role is not Role.LEADER:
+                continue
+            others = [v for v in member.raft.state.log.configuration.voters if v != member.me]
+            if len(others) < 2:
+                continue
+            asked = True
+            self._chance.shuffle(others)
+            for victim in others[:3]:
+                if machine.member is member:
+                    machine.guarded(functools.partial(self._remove, member, victim))
+        return asked
+
+    def _remove(self, member: Member, victim: RaftId) -> None:
+        member.remove(victim, 20, lambda outcome: None)
 
     def one_way_cut(self) -> bool:
         names = list(self.world.machines)

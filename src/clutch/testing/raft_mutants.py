@@ -1,7 +1,7 @@
 """Rafts that are wrong on purpose, each in one way. The seeded world must notice every one of them.
 
-A mutant is a subclass of ``Rules`` or ``Member``, or a machine whose disk lies; production code has no switch for any of
-it. ``MUTANTS`` maps a name to how a world is made with it.
+A mutant is a subclass of ``Rules`` or ``Member``, or a machine whose disk lies; production code has no switch for it.
+``MUTANTS`` maps a name to how a world is made with it.
 """
 
 from __future__ import annotations

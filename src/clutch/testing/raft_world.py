@@ -47,6 +47,8 @@ SMALL = Limits(
     chunks_inflight=3,
 )
 """Limits so small that each is reached."""
+NARROW = msgspec.structs.replace(SMALL, max_append_bytes=1, max_inflight_messages=1)
+"""One entry a message, one message at a time: what is replicated and what is not yet lie far apart."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -59,7 +61,19 @@ class Settings(msgspec.Struct, frozen=True):
     think_s: float = 0.05
     fault_every_s: float = 0.25
     clients: int = 4
+    machines: tuple[int, ...] = (1, 2, 3, 3, 3, 3, 3, 4, 5, 5)
+    """How many there are at first, one of these drawn."""
+    menu: str = "mixed"
     encode: bool = False
+    """Whether messages are written and read as bytes on their way."""
+
+
+MIXED = Settings()
+ELECTIONS = Settings(limits=NARROW, fault_every_s=0.15, faults_s=7.0, machines=(3, 5, 5), menu="elections")
+"""Leaders come and go as fast as they can."""
+MEMBERS = Settings(fault_every_s=0.2, machines=(3, 4, 5), menu="members")
+"""The group changes all the time, also at the hand of leaders that are cut off."""
+PROFILES = (MIXED, ELECTIONS, MIXED, MEMBERS)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -89,7 +103,7 @@ class RaftWorld:
         prepare: Callable[[RaftWorld], None] | None = None,
     ) -> None:
         self.world = World(seed)
-        self.settings = settings or Settings(encode=seed % 8 == 0)
+        self.settings = settings or msgspec.structs.replace(PROFILES[seed % len(PROFILES)], encode=seed % 16 < 2)
         self.rules = rules or Rules()
         self.member_type = member_type
         self.group = "simulated"
@@ -103,7 +117,7 @@ class RaftWorld:
         self.healing = False
         self.over = False
         chance = self.world.chance("shape")
-        count = chance.choice([1, 2, 3, 3, 3, 3, 3, 4, 5, 5])
+        count = chance.choice(self.settings.machines)
         first = configurations.first(Address(RaftId(1, f"n{i}", 1)) for i in range(count))
         self.prepare = prepare
         for _ in range(count):
@@ -138,6 +152,8 @@ class RaftWorld:
     def look(self, member: Member) -> None:
         leaders = [m.member for m in self.machines_up() if m.member and m.member.raft.state.role is Role.LEADER]
         self.checks.look(member, leaders)
+        if self.settings.menu == "elections" and not self.healing and member.raft.state.role is Role.LEADER:
+            self.faults.ambush(member)
 
     def on_death(self, machine: Machine) -> None:
         if machine.wants_up:
