@@ -12,8 +12,8 @@ from typing import Any
 
 from clutch.core import controller as c
 from clutch.core.deadlines import Due
-from clutch.core.decisions import allocations, cluster, controllers, leases, tasks
-from clutch.core.decisions import members as members
+from clutch.core.decisions import allocations, cluster, controllers, leases, members, tasks
+from clutch.core.decisions.controllers import News
 from clutch.core.state import State
 from clutch.wire import events as e
 from clutch.wire import facts as f
@@ -50,39 +50,39 @@ HANDLERS: dict[type[e.Event], Callable[[State, Any, float], Facts]] = {
     e.ReuseLease: leases.reuse,
 }
 
-CONTROLLER_HANDLERS: dict[type[e.Event], Callable[[State, Any, float, Random], Facts]] = {
+CONTROLLER_HANDLERS: dict[type[e.Event], Callable[[State, Any, News], Facts]] = {
     e.OpenController: controllers.open_controller,
     e.TellController: controllers.tell_controller,
 }
 
 
 def decide(state: State, event: e.Event, now: float, rng: Random) -> Facts:
-    """What follows from an event. Controllers hear of their tasks after the event itself is decided."""
-    news: list[tuple[str, c.Happening]] = []
-    for fact in _decide_event(state, event, now, rng):
+    """What follows from an event. Controllers hear of it after the event itself is decided, one after the other."""
+    news: News = []
+    yield from _noticing(state, _decide_event(state, event, now, news), news)
+    while news:
+        yield from _noticing(state, controllers.tell(state, news, now, rng), news)
+
+
+def _noticing(state: State, facts: Facts, news: News) -> Facts:
+    """The same facts; and what they mean to controllers goes on the list."""
+    for fact in facts:
         told = _news(state, fact)
         yield fact
         if told is not None:
             news.append(told)
-    while news:
-        controller, happening = news.pop(0)
-        for fact in controllers.tell(state, controller, happening, now, rng):
-            told = _news(state, fact)
-            yield fact
-            if told is not None:
-                news.append(told)
 
 
-def _decide_event(state: State, event: e.Event, now: float, rng: Random) -> Facts:
+def _decide_event(state: State, event: e.Event, now: float, news: News) -> Facts:
     if isinstance(event, e.Tick):
-        return _tick(state, now, rng)
+        return _tick(state, now, news)
     handler = HANDLERS.get(type(event))
     if handler is not None:
         return handler(state, event, now)
-    return CONTROLLER_HANDLERS[type(event)](state, event, now, rng)
+    return CONTROLLER_HANDLERS[type(event)](state, event, news)
 
 
-def _tick(state: State, now: float, rng: Random) -> Facts:
+def _tick(state: State, now: float, news: News) -> Facts:
     """Whatever is due. Each deadline is looked up again: an earlier one may have settled it."""
     for due, whose in state.deadlines.due(now):
         if (due, whose) not in state.deadlines:
@@ -101,7 +101,7 @@ def _tick(state: State, now: float, rng: Random) -> Facts:
             case Due.LEASE:
                 yield from leases.due(state, LeaseId(whose), now)
             case Due.ALARM:
-                yield from controllers.alarm_due(state, whose, now, rng)
+                yield from controllers.alarm_due(state, whose, news)
 
 
 def _member(name: str) -> MemberId:

@@ -38,6 +38,13 @@ class MemberGone(msgspec.Struct, frozen=True, tag=True):
     detail: str = ""
 
 
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """A task it wished for was refused at the door (no such pool, over quota...); it will not come."""
+
+    task: TaskId
+    detail: str
+
+
 class Told(msgspec.Struct, frozen=True, tag=True):
     """Somebody has something to say to it: its user, or a lane that committed a value it waits for."""
 
@@ -48,7 +55,7 @@ class Woken(msgspec.Struct, frozen=True, tag=True):
     """The alarm it set has gone off."""
 
 
-Happening = Opened | TaskEnded | MemberGone | Told | Woken
+Happening = Opened | TaskEnded | Refused | MemberGone | Told | Woken
 
 # -- what it may wish ---------------------------------------------------------------------------------------------
 
@@ -106,7 +113,7 @@ class Controller(Protocol):
         ...
 
     def decide(self, own: Any, happening: Happening, now: float, rng: Random) -> Iterable[Wish]:
-        """What it wants now. Wishes are carried out in order; a note is applied before the next wish is asked for."""
+        """What it wants now. Wishes are carried out in order; ``own`` stays what it was when it was asked."""
         ...
 
     def apply(self, own: Any, note: bytes) -> Any:

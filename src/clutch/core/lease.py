@@ -43,6 +43,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     placement: Placement | None = None
     number: int = 0
     granted_at: float = 0.0
+    uses: int = 0
+    """How many cells have run on it, the present one included."""
     ending_index: int = 0
     how: LeaseEnd | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from clutch.core import member as members
 from clutch.core.decisions import allocations, leases
 from clutch.core.plan import Plan, plan, recheck
 from clutch.core.state import State
@@ -54,7 +55,8 @@ def granted(state: State, grant: Grant) -> f.Fact:
 
 def _lives_on(state: State, member: MemberId, node: NodeId) -> bool:
     found = state.members.get(member)
-    return found is not None and found.placement is not None and found.placement.node == node
+    present = found is not None and found.state in members.PRESENT
+    return present and found is not None and found.placement is not None and found.placement.node == node
 
 
 def preempted(state: State, preemption: Preemption, now: float) -> Facts:

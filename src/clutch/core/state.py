@@ -140,7 +140,8 @@ class State:
     def lease_request(self, lease: Lease) -> Request:
         """A cell waits for slots on the node of one of its replicas."""
         task = self.tasks[lease.task]
-        nodes = (self.members[m].placement for m in lease.members if m in self.members)
+        present = (m for m in self.members_of(task.task) if m.member in lease.members and m.state in members.PRESENT)
+        nodes = [m.placement for m in present]
         part = Part(role="cell", shape=Members(count=1, each=Resources(slots=lease.slots, kind=lease.kind)))
         request = tasks.request_for(task, leases.request_id(lease.lease), (part,))
         return msgspec.structs.replace(

@@ -62,6 +62,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     """0: the spec's."""
     last_victim_at: float = 0.0
+    last_cell: int = 0
+    """Of the latest lease it asked for."""
     reason: EndReason | None = None
     detail: str = ""
     ended_at: float = 0.0

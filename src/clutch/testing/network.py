@@ -1,6 +1,6 @@
 """A network that delays, loses, duplicates, reorders and partitions, as the world's chance has it.
 
-Hosts are names. A message is any value; it is handed to the receiver's ``deliver`` as it is, so senders pass frozen
+Hosts are names; ``machine/process`` shares the links of ``machine``. A message is any value; it is handed to the receiver's ``deliver`` as it is, so senders pass frozen
 values (or bytes). Cuts are one-way: a partition is two of them. A message already under way when its link is cut is
 lost, as is one to a host that is down when it would arrive.
 """
@@ -66,7 +66,7 @@ class Network:
         self._cuts.clear()
 
     def is_cut(self, sender: str, receiver: str) -> bool:
-        return (sender, receiver) in self._cuts
+        return bool(self._cuts) and (sender.partition("/")[0], receiver.partition("/")[0]) in self._cuts
 
     def send(self, sender: str, receiver: str, message: Any) -> None:
         """Put a message under way. It arrives later, more than once, or never."""

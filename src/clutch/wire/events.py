@@ -182,10 +182,14 @@ class ReachLanes(Event, frozen=True, tag="reach_lanes"):
 
 
 class AskLease(Event, frozen=True, tag="ask_lease"):
-    """A cell wants slots, on whichever of these replicas can have them."""
+    """A cell wants slots, on whichever of these replicas can have them.
+
+    ``cell`` grows from ask to ask of one task, so that a late repetition is not taken for a new one.
+    """
 
     lease: LeaseId
     task: TaskId
+    cell: int
     members: tuple[MemberId, ...]
     slots: int
     kind: str
@@ -200,17 +204,19 @@ class WithdrawLease(Event, frozen=True, tag="withdraw_lease"):
 
 
 class IdleLease(Event, frozen=True, tag="idle_lease"):
-    """The cell is over; the lease lingers while nobody waits."""
+    """The cell is over; the lease lingers while nobody waits. ``use`` counts the cells that ran on it, from 1."""
 
     lease: LeaseId
     number: int
+    use: int
 
 
 class ReuseLease(Event, frozen=True, tag="reuse_lease"):
-    """The next cell goes on with the lingering lease."""
+    """The next cell goes on with the lingering lease; ``use`` is one more than that of the last."""
 
     lease: LeaseId
     number: int
+    use: int
 
 
 AnyEvent = (

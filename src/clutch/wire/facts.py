@@ -269,6 +269,7 @@ class LanesReached(Fact, frozen=True, tag="lanes_reached"):
 class LeaseWanted(Fact, frozen=True, tag="lease_wanted"):
     lease: LeaseId
     task: TaskId
+    cell: int
     members: tuple[MemberId, ...]
     slots: int
     kind: str

@@ -54,8 +54,10 @@ def declare_finished(state: State, event: e.DeclareFinished, now: float) -> Fact
 
 
 def commit_checkpoint(state: State, event: e.CommitCheckpoint, now: float) -> Facts:
+    """The latest whole checkpoint. One that was overtaken by a later step (a late repetition) changes nothing."""
     allocation = allocation_of(state, event.task, event.member, event.fence)
-    if event.checkpoint != state.tasks[event.task].checkpoint:
+    task = state.tasks[event.task]
+    if event.checkpoint != task.checkpoint and (not task.checkpoint or event.step >= task.step):
         yield f.CheckpointCommitted(event.task, allocation.epoch, event.checkpoint, event.step)
 
 

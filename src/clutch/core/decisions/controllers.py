@@ -10,12 +10,14 @@ from clutch.core.decisions import tasks
 from clutch.core.state import State
 from clutch.wire import events as e
 from clutch.wire import facts as f
-from clutch.wire.errors import BadRequest, Conflict
+from clutch.wire.errors import BadRequest, ClutchError, Conflict
 
 Facts = Iterator[f.Fact]
+News = list[tuple[str, c.Happening]]
+"""What controllers must still be told when the present decision is through."""
 
 
-def open_controller(state: State, event: e.OpenController, now: float, rng: Random) -> Facts:
+def open_controller(state: State, event: e.OpenController, news: News) -> Facts:
     brain = state.controllers.get(event.kind)
     if brain is None:
         known = ", ".join(sorted(state.controllers)) or "none"
@@ -26,21 +28,26 @@ def open_controller(state: State, event: e.OpenController, now: float, rng: Rand
         raise Conflict("a workload with this id exists", object=event.controller, next_step="Choose another id.")
     brain.open(event.controller, event.spec)  # raises before anything is decided if the spec is not one
     yield f.ControllerOpened(event.controller, event.kind, event.spec)
-    yield from tell(state, event.controller, c.Opened(), now, rng)
+    news.append((event.controller, c.Opened()))
 
 
-def tell_controller(state: State, event: e.TellController, now: float, rng: Random) -> Facts:
+def tell_controller(state: State, event: e.TellController, news: News) -> Facts:
     state.workload(event.controller)
-    yield from tell(state, event.controller, c.Told(event.payload), now, rng)
+    news.append((event.controller, c.Told(event.payload)))
+    yield from ()
 
 
-def alarm_due(state: State, controller: str, now: float, rng: Random) -> Facts:
+def alarm_due(state: State, controller: str, news: News) -> Facts:
     yield f.ControllerAlarmed(controller, 0.0)
-    yield from tell(state, controller, c.Woken(), now, rng)
+    news.append((controller, c.Woken()))
 
 
-def tell(state: State, controller: str, happening: c.Happening, now: float, rng: Random) -> Facts:
-    """Ask the controller what follows, and carry out its wishes in order."""
+def tell(state: State, news: News, now: float, rng: Random) -> Facts:
+    """Ask the first controller on the list what follows, and carry out its wishes in order.
+
+    A task that is refused at the door does not stop the others: the controller hears of it next.
+    """
+    controller, happening = news.pop(0)
     workload = state.workloads.get(controller)
     if workload is None:
         return
@@ -49,7 +56,11 @@ def tell(state: State, controller: str, happening: c.Happening, now: float, rng:
     for wish in brain.decide(workload.own, happening, now, rng):
         match wish:
             case c.Create(task, spec):
-                yield from tasks.submit(state, e.Submit(cause=cause, task=task, spec=spec, controller=controller), now)
+                submit = e.Submit(cause=cause, task=task, spec=spec, controller=controller)
+                try:
+                    yield from tasks.submit(state, submit, now)
+                except ClutchError as error:
+                    news.append((controller, c.Refused(task, str(error))))
             case c.Stop(task, reason):
                 if task in state.tasks:
                     yield from tasks.cancel(state, e.Cancel(cause=cause, task=task, reason=reason), now)

@@ -26,6 +26,12 @@ def ask(state: State, event: e.AskLease, now: float) -> Facts:
         if known.task != event.task:
             raise Conflict("another task has a lease of this name", object=f"lease {event.lease}")
         return
+    if event.cell <= task.last_cell:
+        raise Stale(
+            f"cell {event.cell} asked before; the latest is {task.last_cell}",
+            object=f"lease {event.lease}",
+            next_step="Ask for the next cell.",
+        )
     allocation = state.allocations.get(event.task)
     if allocation is None or allocation.state not in (AllocationState.PLACED, AllocationState.RUNNING):
         raise Conflict(
@@ -48,6 +54,7 @@ def ask(state: State, event: e.AskLease, now: float) -> Facts:
     yield f.LeaseWanted(
         event.lease,
         event.task,
+        event.cell,
         event.members,
         event.slots,
         event.kind,
@@ -78,16 +85,16 @@ def _numbered(state: State, lease: LeaseId, number: int) -> Lease:
 def idle(state: State, event: e.IdleLease, now: float) -> Facts:
     """The cell is over. The lease stays with its member while nobody else waits for the slots."""
     lease = _numbered(state, event.lease, event.number)
-    if lease.state is LeaseState.HELD:
+    if lease.state is LeaseState.HELD and lease.uses == event.use:
         yield f.LeaseLingered(event.lease, now + lease.linger_s)
 
 
 def reuse(state: State, event: e.ReuseLease, now: float) -> Facts:
     """The next cell goes on with it, at the cost of one fact and no grant."""
     lease = _numbered(state, event.lease, event.number)
-    if lease.state is LeaseState.LINGERING:
+    if lease.state is LeaseState.LINGERING and lease.uses + 1 == event.use:
         yield f.LeaseReused(event.lease)
-    elif lease.state is not LeaseState.HELD:
+    elif lease.state is not LeaseState.HELD or lease.uses != event.use:
         raise Stale(f"it is {lease.state}", object=f"lease {event.lease}", next_step="Ask for a new lease.")
 
 

@@ -43,6 +43,7 @@ def _lease_wanted(state: State, fact: f.LeaseWanted, recorded: Recorded) -> None
         deadline=fact.wait_until,
     )
     state.orders = fact.order
+    state.tasks[fact.task] = replace(state.tasks[fact.task], last_cell=fact.cell)
     state.leases_of.setdefault(fact.task, {})[fact.lease] = None
     _put_lease(state, lease)
     state.deadlines.set(Due.LEASE, fact.lease, fact.wait_until)
@@ -61,6 +62,7 @@ def _lease_granted(state: State, fact: f.LeaseGranted, recorded: Recorded) -> No
         placement=placement,
         number=fact.placed.lease_number,
         granted_at=recorded.at,
+        uses=1,
         deadline=0.0,
     )
     holding = Holding(request=state.lease_request(lease), placements=(placement,), since=recorded.at)
@@ -79,7 +81,7 @@ def _lease_reused(state: State, fact: f.LeaseReused, recorded: Recorded) -> None
     lease = leases.moved(state.leases[fact.lease], LeaseState.HELD)
     state.ledger_of(lease.task).mark(leases.request_id(fact.lease), lingering=False)
     state.deadlines.clear(Due.LEASE, fact.lease)
-    _put_lease(state, replace(lease, deadline=0.0))
+    _put_lease(state, replace(lease, deadline=0.0, uses=lease.uses + 1))
 
 
 def _lease_reclaimed(state: State, fact: f.LeaseReclaimed, recorded: Recorded) -> None:

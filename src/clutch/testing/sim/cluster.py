@@ -1,0 +1,273 @@
+"""Masters, machines and people in one world, wired together by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Iterable
+from functools import partial
+from random import Random
+
+from clutch.agent.brain import Brain, Record
+from clutch.backends.journal.memory import MemoryJournal, MemoryStore
+from clutch.master.loop import Loop, LoopSettings
+from clutch.testing.network import FAIR, Network
+from clutch.testing.sim.calls import Call, Reply
+from clutch.testing.sim.machine import Machine
+from clutch.testing.sim.plan import Fault, FaultKind, SimPlan
+from clutch.testing.sim.promises import Promises
+from clutch.testing.sim.sweep import SweepController
+from clutch.testing.sim.truth import Truth
+from clutch.testing.sim.users import POOL, Person
+from clutch.testing.virtual_loop import VirtualLoop
+from clutch.testing.world import World
+from clutch.wire import events as e
+from clutch.wire.errors import ClutchError, DiskFull, Stale, Unavailable
+from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, TaskId
+from clutch.wire.journal import Batch
+from clutch.wire.messages import Hello, ObservedLease, Report, Wanted, WantedLease
+from clutch.wire.resources import CUDA, Capacity, Slot
+from clutch.wire.specs import FairSharePolicy, PoolSpec, PriorityPolicy, Quota
+
+CONTROLLERS = {"sweep": SweepController()}
+
+
+class Kit:
+    """The parts under test. A mutation test swaps one of them for a broken one."""
+
+    loop: type[Loop] = Loop
+    brain: type[Brain] = Brain
+
+
+class Cluster:
+    def __init__(self, plan: SimPlan, kit: type[Kit] = Kit) -> None:
+        self.plan = plan
+        self.kit = kit
+        self.world = World(plan.seed)
+        self.network = Network(self.world, FAIR)
+        self.truth = Truth(CONTROLLERS)
+        self.promises = Promises(self)
+        self.acknowledged_tasks: dict[TaskId, None] = {}
+        self.acknowledged_steps: dict[TaskId, int] = {}
+        self.winding_up = False
+        self.fired: dict[FaultKind, int] = {}
+        self.store = MemoryStore(lambda: self.world.now)
+        self.master_hosts = [f"m{number}" for number in range(plan.masters)]
+        self.masters = {host: Master(self, host) for host in self.master_hosts}
+        self.machines: dict[NodeId, Machine] = {}
+        for number in range(plan.nodes):
+            node = NodeId(f"n{number}")
+            slots = tuple(Slot(index, CUDA) for index in range(plan.slots))
+            capacity = Capacity(slots=slots, millicpus=16_000, memory_bytes=2**36)
+            self.machines[node] = Machine(self, node, POOL, capacity)
+        self.people = Person(self)
+        for master in self.masters.values():
+            master.start()
+        self._set_up()
+        for machine in self.machines.values():
+            machine.start_agent()
+        for fault in plan.faults:
+            self.world.after(fault.at_s, partial(self._strike, fault))
+        self.network.weather = plan.weather
+
+    def _set_up(self) -> None:
+        policy = FairSharePolicy() if self.plan.fair_share else PriorityPolicy()
+        pool = PoolSpec(
+            name=POOL,
+            policy=policy,
+            node_lost_after_s=20.0,
+            min_run_s=5.0,
+            interactive_headroom=1 if self.plan.seed % 3 == 0 else 0,
+        )
+        self.people.caller.ask(e.PutPool(cause="setup", pool=pool), lambda answer, error: None)
+        if self.plan.quotas:
+            quota = Quota("user:bob", max(2, self.plan.slots))
+            self.people.caller.ask(e.SetQuota(cause="setup", quota=quota), lambda answer, error: None)
+
+    def make_brain(
+        self,
+        machine: Machine,
+        session: str,
+        found: Iterable[tuple[MemberId, Fence, Record]],
+        leases: Iterable[ObservedLease],
+    ) -> Brain:
+        return self.kit.brain(machine.node, machine.pool, session, machine.capacity, found, leases)
+
+    # -- between machines and sessions ---------------------------------------------------------------------------
+
+    def lease_handed(self, lease: WantedLease, machine: Machine) -> None:
+        session = self.people.sessions.get(lease.member.task)
+        if session is not None:
+            session.handed_over(lease, machine)
+
+    def lease_gone(self, lease: LeaseId) -> None:
+        session = self.people.sessions.get(TaskId(lease.partition("/")[0]))
+        if session is not None:
+            session.gone(lease)
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def _strike(self, fault: Fault) -> None:
+        self.fired[fault.kind] = self.fired.get(fault.kind, 0) + 1
+        after = self.world.after
+        machine = self.machines.get(NodeId(f"n{fault.target}"))
+        master = self.masters.get(f"m{fault.target}")
+        match fault.kind:
+            case FaultKind.MASTER_CRASH if master:
+                master.crash()
+                after(fault.lasts_s, master.start)
+            case FaultKind.MASTER_STOP if master and master.loop is not None:
+                stopped = master.loop
+                stopped.stop()
+                after(fault.lasts_s, stopped.resume)
+            case FaultKind.DISK_FULL if master:
+                master.disk_full = True
+                after(fault.lasts_s, lambda: setattr(master, "disk_full", False))
+            case FaultKind.CUT_MASTERS if master:
+                master.cut_from_journal = True
+                after(fault.lasts_s, lambda: setattr(master, "cut_from_journal", False))
+            case FaultKind.AGENT_CRASH if machine:
+                machine.crash_agent()
+                after(fault.lasts_s, machine.start_agent)
+            case FaultKind.REBOOT if machine:
+                machine.reboot()
+                after(fault.lasts_s, machine.power_on)
+            case FaultKind.CUT_NODE if machine:
+                self.network.isolate(machine.node, [*self.master_hosts, "people"])
+                after(fault.lasts_s, lambda: self._mend(machine.node))
+            case FaultKind.CUT_ONE_WAY if machine:
+                for host in self.master_hosts:
+                    self.network.cut(host, machine.node)
+                after(fault.lasts_s, lambda: self._mend(machine.node))
+            case _:
+                self.fired[fault.kind] -= 1
+
+    def _mend(self, node: NodeId) -> None:
+        for host in [*self.master_hosts, "people"]:
+            self.network.mend(node, host)
+            self.network.mend(host, node)
+
+    def mend_everything(self) -> None:
+        self.winding_up = True
+        self.network.mend_all()
+        self.network.weather = FAIR
+        for master in self.masters.values():
+            master.disk_full = master.cut_from_journal = False
+            if master.loop is not None:
+                master.loop.resume()
+            master.start()
+        for machine in self.machines.values():
+            machine.up = True
+            machine.start_agent()
+
+
+class Master:
+    """One master's host: its process is a ``VirtualLoop`` that can be killed at any point and started again."""
+
+    def __init__(self, cluster: Cluster, host: str) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.loop: VirtualLoop | None = None
+        self.production: Loop | None = None
+        self.disk_full = False
+        self.cut_from_journal = False
+        self.chance = cluster.world.chance(f"disk-{host}")
+        self.skew_s = self.chance.uniform(-2.0, 2.0)
+        self._starts = 0
+
+    def start(self) -> None:
+        if self.loop is not None:
+            return
+        self._starts += 1
+        name = f"{self.host}.{self._starts}"
+        loop = self.loop = VirtualLoop(self.cluster.world, name)
+        self.cluster.network.attach(self.host, lambda sender, message: self._arrived(loop, sender, message))
+        journal = MemoryJournal(self.cluster.store, hook=_Disk(self))
+        settings = LoopSettings(holder=name, snapshot_rows=self.chance.choice((40, 200, 10_000)))
+        loop.call_soon(lambda: self._begin(loop, journal, settings))
+
+    def _begin(self, loop: VirtualLoop, journal: MemoryJournal, settings: LoopSettings) -> None:
+        links = _Links(self)
+        rng = Random(self._starts)
+        production = self.cluster.kit.loop(journal, self, links, CONTROLLERS, rng, settings)
+        self.production = production
+        loop.start(production.run()).add_done_callback(lambda task: self._ended(loop, task))
+
+    def now(self) -> float:
+        """This machine's clock, which is a little off."""
+        return self.cluster.world.now + self.skew_s
+
+    def crash(self) -> None:
+        if self.loop is not None:
+            self.loop.kill()
+            self.loop = self.production = None
+            self.cluster.network.detach(self.host)
+
+    def _ended(self, loop: VirtualLoop, task: asyncio.Task[None]) -> None:
+        """The process ended by itself: replaced, or its disk failed. Anything else is a bug."""
+        error = task.exception() if not task.cancelled() else None
+        for one in _leaves(error):
+            if not isinstance(one, Stale | DiskFull | Unavailable):
+                trace = "".join(traceback.format_exception(one))
+                self.cluster.promises.break_("P5", f"master {loop.name} ended: {one!r}\n{trace}", "master")
+        if self.loop is loop:
+            self.crash()
+            self.cluster.world.after(1.0, self.start)
+
+    def _arrived(self, loop: VirtualLoop, sender: str, message: Report | Call) -> None:
+        loop.call_soon(lambda: self._take(loop, sender, message))
+
+    def _take(self, loop: VirtualLoop, sender: str, message: Report | Call) -> None:
+        production = self.production
+        if production is None or self.loop is not loop:
+            return
+        if isinstance(message, Report):
+            production.hear(message)
+        elif not production.serving.is_set():
+            self.cluster.network.send(self.host, sender, Reply(message.number, error="not_leader"))
+        else:
+            loop.start(self._answer(production, sender, message))
+
+    async def _answer(self, production: Loop, sender: str, call: Call) -> None:
+        try:
+            answer, error = await production.ask(call.event), ""
+        except ClutchError as refused:
+            answer, error = None, refused.code
+        self.cluster.network.send(self.host, sender, Reply(call.number, answer, error))
+
+
+class _Links:
+    def __init__(self, master: Master) -> None:
+        self.master = master
+
+    def say(self, node: NodeId, message: Hello | Wanted) -> None:
+        self.master.cluster.network.send(self.master.host, node, message)
+
+
+class _Disk:
+    """Between a master and the journal: slow, sometimes full, sometimes out of reach; and the truth's ear."""
+
+    def __init__(self, master: Master) -> None:
+        self.master = master
+
+    async def before_commit(self, batch: Batch) -> None:
+        master = self.master
+        await asyncio.sleep(master.chance.uniform(0.0002, 0.004))
+        if master.disk_full:
+            raise DiskFull("no space left", object="journal", next_step="Free some.")
+        if master.cut_from_journal:
+            raise Unavailable("the database does not answer", object="journal", next_step="Look at its machine.")
+
+    async def after_commit(self, batch: Batch) -> None:
+        cluster = self.master.cluster
+        cluster.truth.commit(batch, before=cluster.promises.deciding)
+        cluster.promises.committed()
+        await asyncio.sleep(self.master.chance.uniform(0.0, 0.002))
+
+
+def _leaves(error: BaseException | None) -> list[BaseException]:
+    if error is None:
+        return []
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]

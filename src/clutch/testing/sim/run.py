@@ -1,0 +1,110 @@
+"""Run a seed: let its day happen, mend everything, and see that it ends well."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import traceback
+
+import msgspec
+
+from clutch.core import story
+from clutch.testing.sim.cluster import Cluster, Kit
+from clutch.testing.sim.plan import SimPlan, make_plan
+from clutch.testing.sim.promises import PromiseBroken
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a seed. ``broken`` is empty when every promise held."""
+
+    seed: int
+    steps: int
+    virtual_s: float
+    facts: int
+    tasks: int
+    checks: int
+    terms: int
+    faults: dict[str, int]
+    digest: str
+    """Of the whole journal: the same seed gives the same one, on any machine."""
+    broken: str = ""
+    story: tuple[str, ...] = ()
+
+
+STEPS_MAX = 3_000_000
+
+
+def run(seed: int, *, nodes: int | None = None, faults: bool = True, kit: type[Kit] = Kit) -> Outcome:
+    """The outcome of a seed; a broken promise is in it, with the story of what it happened to."""
+    return run_plan(make_plan(seed, nodes=nodes, faults=faults), kit)
+
+
+def run_plan(plan: SimPlan, kit: type[Kit] = Kit) -> Outcome:
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a killed process leaves tasks behind, as it should
+    cluster = Cluster(plan, kit)
+    broken = ""
+    subject = ""
+    try:
+        _live(cluster)
+    except PromiseBroken as error:
+        broken, subject = str(error), error.subject
+    except Exception as error:  # whatever else escapes is a bug of ours, and belongs to the seed
+        broken = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    return _outcome(cluster, broken, subject)
+
+
+def _live(cluster: Cluster) -> None:
+    world, plan = cluster.world, cluster.plan
+    start = world.now
+    _until(cluster, start + plan.work_s)
+    cluster.mend_everything()
+    deadline = start + plan.work_s + plan.settle_s
+    while world.now < deadline and not _at_rest(cluster):
+        cluster.people.wind_up()
+        _until(cluster, world.now + 5.0)
+    cluster.promises.settled()
+    _raise(cluster)
+
+
+def _until(cluster: Cluster, when: float) -> None:
+    world = cluster.world
+    while True:
+        due = world.next_at()
+        if due is None or due > when:
+            break
+        world.step()
+        _raise(cluster)
+        if world.steps > STEPS_MAX:
+            raise PromiseBroken("P3", f"no rest after {STEPS_MAX} steps", "master")
+    world.now = max(world.now, when)
+
+
+def _raise(cluster: Cluster) -> None:
+    if cluster.promises.broken is not None:
+        raise cluster.promises.broken
+
+
+def _at_rest(cluster: Cluster) -> bool:
+    state = cluster.truth.state
+    quiet = not state.tasks and not any(machine.in_use() for machine in cluster.machines.values())
+    return quiet and not state.workloads
+
+
+def _outcome(cluster: Cluster, broken: str, subject: str) -> Outcome:
+    digest = hashlib.sha256()
+    for recorded in cluster.truth.history:
+        digest.update(story.line(recorded).encode())
+    told = story.story(cluster.truth.history, subject)[-60:] if subject else []
+    return Outcome(
+        seed=cluster.plan.seed,
+        steps=cluster.world.steps,
+        virtual_s=cluster.world.now - 1_000_000.0,
+        facts=len(cluster.truth.history),
+        tasks=len(cluster.truth.submitted),
+        checks=cluster.promises.checks,
+        terms=cluster.truth.state.term,
+        faults={str(kind): count for kind, count in cluster.fired.items()},
+        digest=digest.hexdigest(),
+        broken=broken,
+        story=tuple(told),
+    )
