@@ -135,6 +135,7 @@ class Member:
         self._persisting: Ready | None = None
         self._pumping = False
         self._compactions: list[tuple[SnapshotMeta, Done]] = []
+        self._repeats: list[int] = []  # indexes of applied entries whose key was applied before
         self._transfer: tuple[RaftId, int, Done] | None = None
         self._seen: tuple[int, RaftId | None, Role] = (-1, None, self.raft.state.role)
         self._configuration: Configuration | None = None
@@ -187,7 +188,8 @@ class Member:
             if over is not None:
                 self.raft.report_snapshot(message.sender, over)
         elif isinstance(message, Refusal):
-            if message.birth == self.identity.birth:
+            # Only "another node has this id" ends a member; a peer of another group, say, is merely not a peer.
+            if message.birth == self.identity.birth and message.error.code == Conflict.code:
                 self.halt(Conflict(message.error.cause, object=message.error.object, next_step=message.error.next_step))
         else:
             try:
@@ -266,6 +268,19 @@ class Member:
             self._transfer = (member, self.ticks + timeout_ticks, done)
         except ClutchError as error:
             done(error)
+
+    def applied_after(self, index: int, max_bytes: int) -> tuple[list[Entry], int] | None:
+        """Entries of clients applied after ``index``, without repeats, and up to where; None if they are compacted."""
+        log = self.raft.state.log
+        if index < log.base.index:
+            return None
+        found = log.between(index + 1, log.applied + 1, max_bytes)
+        upto = found[-1].index if found else index
+        fresh = [e for e in found if e.kind == EntryKind.DATA]
+        if self._repeats:
+            repeats = dict.fromkeys(self._repeats)
+            fresh = [e for e in fresh if e.index not in repeats]
+        return fresh, upto
 
     # -------------------------------------------------------------------------------------------- snapshots
 
@@ -369,6 +384,8 @@ class Member:
                 index = self.keys.take(entry)
                 if index == entry.index:
                     fresh.append(entry)
+                else:
+                    self._repeats.append(entry.index)
                 self.proposals.applied(entry, _FORGOTTEN if index is None else index)
             else:
                 self.proposals.passed(entry.index, entry.term)
@@ -386,6 +403,7 @@ class Member:
             base = self.raft.compact(meta)
             self.wal.compact(meta, base)
             self._keys_at_snapshot = head.keys
+            self._repeats = [i for i in self._repeats if i > base.index]
             snapshots.prune(self.files, (snapshots.file_name(meta), *self.streams.names_in_use))
             done(meta.index)
 

@@ -1,0 +1,57 @@
+"""The process of one member: ``python -m clutch.consensus.main settings.json``.
+
+Composition root: reads its settings from one file, builds the driver, runs it until SIGTERM or until it must stop. What
+stops it is written to standard error as one line of JSON with the error's code, and told by the exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from clutch.consensus.driver import Driver, DriverSettings, founding_of
+from clutch.wire.errors import BadRequest, ClutchError
+
+EXIT_CODES = {"user": 2, "cluster": 3, "bug": 4}
+
+
+def read_settings(path: Path) -> DriverSettings:
+    """The settings in this file. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=DriverSettings)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadRequest(f"the settings cannot be read: {error}", object=str(path)) from error
+
+
+async def run(settings: DriverSettings) -> None:
+    """One member until it is told to stop."""
+    driver = Driver(settings, founding_of(settings, os.urandom(16).hex()))
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, driver.stop)
+    # Nothing here makes cycles worth finding often, and a full collection of a large log would stall heartbeats.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1_000)
+    await driver.run()
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        if len(arguments) != 1:
+            raise BadRequest("one argument is needed: the settings file", object="clutch.consensus.main")
+        asyncio.run(run(read_settings(Path(arguments[0]))))
+    except ClutchError as error:
+        sys.stderr.write(msgspec.json.encode(error.view()).decode() + "\n")
+        return EXIT_CODES[error.blame]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

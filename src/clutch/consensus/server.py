@@ -1,0 +1,246 @@
+"""The local door of a member: a Unix socket on which its user's process appends, reads and follows.
+
+Only the same user (or root) may connect. Frames are a length and a msgpack value (``wire.raft.ClientRequest`` in,
+``ServerMessage`` out). A connection has bounded buffers: a follower of the log gets more only when it has consumed what
+it has, and one that sends more than an entry may have is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from clutch.consensus import snapshots
+from clutch.consensus.proposals import Done
+from clutch.wire.errors import BadRequest, ClutchError, NotAllowed, NotLeader, TooLarge
+from clutch.wire.raft import (
+    AddLearner,
+    AppendRequest,
+    Applied,
+    ClientRequest,
+    Consumed,
+    Failed,
+    Promote,
+    ReadBarrier,
+    Remove,
+    Restore,
+    SaveSnapshot,
+    ServerMessage,
+    SnapshotWanted,
+    StatusRequest,
+    Subscribe,
+    Transfer,
+)
+from clutch.wire.raft import Done as DoneMessage
+
+if TYPE_CHECKING:
+    from clutch.consensus.driver import Driver
+
+LENGTH = struct.Struct("<I")
+FRAME_SLACK_BYTES = 64 << 10
+FOLLOW_BYTES = 4 << 20
+"""Sent ahead of what a follower has consumed."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[ClientRequest] = msgspec.msgpack.Decoder(ClientRequest)
+
+
+class FrameBuffer:
+    """Bytes in, whole frames out."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pieces = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Every frame that is complete now. Raises TooLarge for one that could never be."""
+        pieces = self._pieces
+        pieces += data
+        found: list[bytes] = []
+        at = 0
+        while len(pieces) - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(pieces, at)
+            if length > self._max_bytes:
+                raise TooLarge(f"a frame of {length} bytes, at most {self._max_bytes} are taken", object="client")
+            if len(pieces) - at < LENGTH.size + length:
+                break
+            found.append(bytes(memoryview(pieces)[at + LENGTH.size : at + LENGTH.size + length]))
+            at += LENGTH.size + length
+        if at:
+            del pieces[:at]
+        return found
+
+
+class Connection(asyncio.Protocol):
+    """One local client."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._driver = server.driver
+        self._transport: asyncio.Transport | None = None
+        self._buffer = FrameBuffer(server.driver.limits.max_entry_bytes + FRAME_SLACK_BYTES)
+        self._out: list[bytes] = []
+        self._cursor: int | None = None  # the last index sent to a follower
+        self._ahead: list[tuple[int, int]] = []  # (index, bytes) sent and not consumed
+        self._asked_snapshot = False
+
+    # ------------------------------------------------------------------------------------------- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("socket")
+        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, uid, _ = struct.unpack("3i", credentials)
+        if uid not in (0, os.getuid()):
+            self._reply(Failed(0, NotAllowed("another user's member", object=f"uid {uid}").view()))
+            self.flush()
+            transport.close()
+            return
+        self._server.connections[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.pop(self, None)
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._buffer.feed(data):
+                self._take(_decoder.decode(frame))
+        except (TooLarge, msgspec.MsgspecError) as error:
+            reason = error if isinstance(error, TooLarge) else BadRequest(str(error), object="client")
+            self._reply(Failed(0, reason.view()))
+            self.flush()
+            if self._transport is not None:
+                self._transport.close()
+            return
+        self._driver.wake()
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    def _take(self, request: ClientRequest) -> None:
+        driver, member = self._driver, self._driver.member
+        match request:
+            case AppendRequest():
+                done = self._answer(request.id)
+                full = driver.disk_full()
+                if full is not None:
+                    done(full)
+                    return
+                ticks = driver.ticks_of(request.timeout_s)
+                member.append(request.key, request.data, request.since, ticks, done)
+            case ReadBarrier():
+                member.read(driver.ticks_of(request.timeout_s), self._answer(request.id))
+            case Subscribe():
+                self._cursor = request.from_index - 1
+                self._ahead = []
+                self._reply(DoneMessage(request.id, request.from_index))
+            case Consumed():
+                self._ahead = [(index, size) for index, size in self._ahead if index > request.index]
+            case StatusRequest():
+                self._reply(driver.status(request.id))
+            case SaveSnapshot():
+                self._asked_snapshot = False
+                driver.save_snapshot(request.index, Path(request.path), self._answer(request.id))
+            case AddLearner():
+                member.add_learner(request.address, driver.ticks_of(request.timeout_s), self._answer(request.id))
+            case Promote():
+                member.promote(request.member, driver.ticks_of(request.timeout_s), self._answer(request.id))
+            case Remove():
+                member.remove(request.member, driver.ticks_of(request.timeout_s), self._answer(request.id))
+            case Transfer():
+                member.transfer(request.member, driver.ticks_of(request.timeout_s), self._answer(request.id))
+
+    def _answer(self, request_id: int) -> Done:
+        def done(outcome: int | ClutchError) -> None:
+            if isinstance(outcome, ClutchError):
+                leader = outcome.leader if isinstance(outcome, NotLeader) else ""
+                self._reply(Failed(request_id, outcome.view(), leader))
+            else:
+                self._reply(DoneMessage(request_id, outcome))
+
+        return done
+
+    # ------------------------------------------------------------------------------------------- answers
+
+    def _reply(self, message: ServerMessage) -> None:
+        payload = _encoder.encode(message)
+        self._out.append(LENGTH.pack(len(payload)))
+        self._out.append(payload)
+
+    def flush(self) -> None:
+        """Send what has gathered, and to a follower what it may have."""
+        if self._transport is None:
+            return
+        if self._cursor is not None:
+            self._follow()
+        if self._out:
+            pieces, self._out = self._out, []
+            self._transport.writelines(pieces)
+
+    def _follow(self) -> None:
+        member = self._driver.member
+        assert self._cursor is not None
+        while sum(size for _, size in self._ahead) < FOLLOW_BYTES and self._cursor < member.raft.state.log.applied:
+            found = member.applied_after(self._cursor, FOLLOW_BYTES // 4)
+            if found is None:
+                self._restore()
+                continue
+            entries, upto = found
+            if upto == self._cursor:
+                break
+            self._reply(Applied(tuple(entries), upto))
+            self._cursor = upto
+            self._ahead.append((upto, sum(len(e.data) + 64 for e in entries)))
+        if member.wants_snapshot and not self._asked_snapshot:
+            self._asked_snapshot = True
+            self._reply(SnapshotWanted(member.raft.state.log.applied))
+
+    def _restore(self) -> None:
+        """What it asks for is inside a snapshot: let it start there."""
+        member = self._driver.member
+        snapshot = member.raft.state.log.snapshot
+        name = snapshots.file_name(snapshot)
+        _, offset = snapshots.read_head(member.files, name)
+        self._reply(Restore(snapshot.index, str(self._driver.folder / name), offset))
+        self._cursor = snapshot.index
+
+
+class Server:
+    """The socket and its connections."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.connections: dict[Connection, None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, path: Path) -> None:
+        self._remove(path)
+        loop = asyncio.get_running_loop()
+        before = os.umask(0o177)
+        try:
+            self._server = await loop.create_unix_server(lambda: Connection(self), path=str(path))
+        finally:
+            os.umask(before)
+
+    def _remove(self, path: Path) -> None:
+        """A socket left behind by a killed process: the folder's lock says that nobody else uses it."""
+        path.unlink(missing_ok=True)
+
+    def flush(self) -> None:
+        for connection in list(self.connections):
+            connection.flush()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.flush()
+            if connection._transport is not None:
+                connection._transport.close()
