@@ -115,7 +115,7 @@ class FairSharePass:
         if placements is not None:
             self._grant(request, demand, placements)
             return True
-        if fit(self.ledger.empty_index(), demand, Rules(self.ledger.pool.fit)) is None:
+        if not self.ledger.fits_empty(self.ledger.lines.line_of(request.request)):
             return True
         coming = fit(self.bench.soon, demand, self.rules)
         if coming is not None:

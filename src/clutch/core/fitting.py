@@ -55,9 +55,12 @@ def fit(index: RoomIndex, demand: Demand, rules: Rules) -> tuple[Placement, ...]
         return _fit_on_one(index, demand, rules)
     needs = sorted(demand.needs, key=_hardness, reverse=True)
     found = _fit_in_turn(index, needs, demand, rules)
-    if found is None and len(needs) > 1:
+    if found is None:
         found = _Search(demand, rules).run(index, needs)
-    return found
+    if found is None:
+        return None
+    places = {need.role: place for place, need in enumerate(demand.needs)}
+    return tuple(sorted(found, key=lambda placement: (places[placement.role], placement.rank)))
 
 
 def _hardness(need: Need) -> tuple[int, int, int, int]:

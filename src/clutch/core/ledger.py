@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from clutch.core.evictable import Evictable
+from clutch.core.fitting import Rules, fit
 from clutch.core.quota import QuotaBook, group_of
 from clutch.core.room_index import Desk, RoomIndex
-from clutch.core.waiting_line import WaitingLines
+from clutch.core.waiting_line import Line, WaitingLines
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.resources import Capacity, Slot
@@ -227,6 +228,13 @@ class Ledger:
                 index.put(Desk(msgspec.structs.replace(room, usable=True), self.pool.max_subscription))
             self._empty = (self.rooms_version, index)
         return self._empty[1]
+
+    def fits_empty(self, line: Line) -> bool:
+        """Whether the pool could hold a request of this line if it were empty."""
+        if line.fits_empty is None or line.fits_empty[0] != self.rooms_version:
+            found = fit(self.empty_index(), line.demand, Rules(self.pool.fit))
+            line.fits_empty = (self.rooms_version, found is not None)
+        return line.fits_empty[1]
 
     def _check_files(self, recount: Ledger) -> None:
         mine, theirs = self.index, recount.index

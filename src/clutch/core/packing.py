@@ -64,8 +64,11 @@ def _least_over(by_size: list[Size], nodes: int, count: int) -> list[Size]:
     for size in by_size:
         groups.setdefault(size[0], []).append(size)
     values = list(groups)  # descending, as by_size is
-    counts = [len(groups[value]) for value in values]
-    picks = _smallest_sum(values, counts, nodes, count)
+    largest = by_size[:nodes]
+    if sum(size[0] for size in largest) == count:
+        picks = [sum(1 for size in largest if size[0] == value) for value in values]
+    else:
+        picks = _smallest_sum(values, [len(groups[value]) for value in values], nodes, count)
     chosen: list[Size] = []
     for value, taken in zip(values, picks, strict=True):
         # Within one size the fuller node first, so emptier ones stay whole.

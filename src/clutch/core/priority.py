@@ -73,7 +73,7 @@ class PriorityPass:
                 heapq.heapreplace(heap, ((turn[0], LAST, turn[2]), place, line))
                 continue
             request = self.ledger.waiting[turn[2]]
-            if self._goes_on(request, line.demand) and place + 1 < len(line.turns):
+            if self._goes_on(request, line) and place + 1 < len(line.turns):
                 heapq.heapreplace(heap, (line.turns[place + 1], place + 1, line))
             else:
                 heapq.heappop(heap)
@@ -86,8 +86,9 @@ class PriorityPass:
             return False
         return demand.borrows and not demand.interactive and self.headroom.would_borrow(demand)
 
-    def _goes_on(self, request: Request, demand: Demand) -> bool:
+    def _goes_on(self, request: Request, line: Line) -> bool:
         """Decide about one request; True if the next one of its line may still find room."""
+        demand = line.demand
         if self.limits.refuse(request, demand.slots) is not None:
             return True
         if any(kind in self.closed for kind in (demand.slots_by_kind or ("",))):
@@ -102,7 +103,7 @@ class PriorityPass:
         if placements is not None:
             self._grant(request, demand, placements, backfilled)
             return True
-        return self._blocked(request, demand)
+        return self._blocked(request, line)
 
     def _may_backfill(self, request: Request) -> bool:
         return request.preemptible and self.policy.preemption and self.policy.backfill and request.interactive is None
@@ -113,9 +114,10 @@ class PriorityPass:
         borrowed = self.headroom.take(demand)
         self.outcome.grants.append(Grant(request.request, placements, backfilled or borrowed))
 
-    def _blocked(self, request: Request, demand: Demand) -> bool:
-        if fit(self.ledger.empty_index(), demand, self.anywhere) is None:
+    def _blocked(self, request: Request, line: Line) -> bool:
+        if not self.ledger.fits_empty(line):
             return False  # no set of nodes could ever hold it: it waits in nobody's way
+        demand = line.demand
         if self.ledger.evictable.leaving or self.bench.victims:
             coming = fit(self.bench.soon, demand, self.rules)
             if coming is not None:

@@ -3,6 +3,7 @@
 Slots are whole, so they are given one at a time, each to the group that would have least per weight with it. What a
 group holds and cannot be made to give back counts first. A group whose smallest piece of work is larger than its share
 could do nothing with it: the youngest such group is set aside and its share goes to the others, until the rest can run.
+A group that could not run anything even if it had all there is does not take part.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def fill(groups: list[Group], slots: int) -> dict[str, int]:
 
 def fair_shares(groups: list[Group], slots: int) -> dict[str, int]:
     """Shares with which every group that has one can run something."""
-    active = list(groups)
+    fixed = sum(group.fixed for group in groups)
+    active = [g for g in groups if g.smallest <= slots - fixed and g.fixed + g.smallest <= g.demand]
     while True:
         shares = fill([*active, *_set_aside(groups, active)], slots)
         stuck = [g for g in active if g.smallest and shares[g.name] < g.fixed + g.smallest]

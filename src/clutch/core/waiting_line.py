@@ -25,12 +25,14 @@ def turn_of(request: Request) -> Turn:
 class Line:
     """Requests with one demand, in turn."""
 
-    __slots__ = ("demand", "key", "turns")
+    __slots__ = ("demand", "fits_empty", "key", "turns")
 
     def __init__(self, key: tuple[object, ...], demand: Demand) -> None:
         self.key = key
         self.demand = demand
         self.turns: list[Turn] = []
+        self.fits_empty: tuple[int, bool] | None = None
+        """Remembered by the ledger: for which version of the rooms, whether an empty pool could hold it."""
 
 
 class WaitingLines:

@@ -191,7 +191,7 @@ class TestReservations:
         made = yard.step()
         assert list(granted(made)) == ["cpu2"]
         yard.end("hold")
-        assert list(granted(yard.step()))[0] == "next"
+        assert next(iter(granted(yard.step()))) == "next"
 
     def test_a_higher_priority_is_not_held_up_by_a_reservation(self) -> None:
         yard = self.busy().want(request("urgent", 1, 20, priority=1, preemptible=False))

@@ -79,7 +79,7 @@ def test_a_plan_is_accepted_changes_nothing_and_is_the_same_again(yard: Yard) ->
 @given(yard=yards())
 def test_gangs_are_whole_quotas_hold_and_victims_are_legal(yard: Yard) -> None:
     made = yard.plan()
-    wanted = {name: each for name, each in yard.ledger.waiting.items()}
+    wanted = dict(yard.ledger.waiting)
     for grant in made.grants:
         (part,) = wanted[grant.request].parts
         if isinstance(part.shape, Split):

@@ -129,7 +129,7 @@ def victims(made: Plan) -> list[str]:
 
 
 def could_fit(ledger: Ledger, wanted: Request, without: tuple[str, ...] = (), granted_too: Plan | None = None) -> bool:
-    """By trying everything: could this request be placed if these holdings were gone? One part only, small pools only."""
+    """By trying everything: could this request be placed if these holdings were gone? One part, small pools."""
     free: dict[str, list[int]] = {}
     for node, each in ledger.rooms.items():
         if each.usable and node not in wanted.excluded_nodes:
@@ -164,9 +164,9 @@ def _split_fits(shape: Split, free: dict[str, list[int]]) -> bool:
         sizes.append(size)
     for cut in product(*(range(min(size, shape.slots) + 1) for size in sizes)):
         used = [share for share in cut if share]
-        if sum(cut) == shape.slots and len(used) <= (shape.max_nodes or len(cut)):
-            if not shape.even or len(set(used)) == 1:
-                return True
+        whole = sum(cut) == shape.slots and len(used) <= (shape.max_nodes or len(cut))
+        if whole and (not shape.even or len(set(used)) == 1):
+            return True
     return False
 
 
