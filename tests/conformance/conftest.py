@@ -4,7 +4,9 @@ import pytest
 
 from clutch.testing.postgres import any_server
 
-pytest.register_assert_rewrite("clutch.testing.journal_suite")
+pytest.register_assert_rewrite(
+    "clutch.testing.journal_suite", "clutch.testing.journal_suite_faults", "clutch.testing.journal_suite_views"
+)
 
 
 @pytest.fixture(scope="session")

@@ -1,127 +1,70 @@
 """What every journal must do, as checks that try to break it.
 
-A ``Ground`` is the storage under one journal as a test sees it: it opens the journal again and again, lets time pass on
-the store's clock, and does real harm to what is stored. Each check takes a fresh ground and asserts. ``CHECKS`` is all
-of them; a test runner runs each against each ground. Nothing here needs a particular runner.
+Each check takes a fresh ``Ground`` and asserts. ``CHECKS`` is all that any ground can stand; ``check_full_disk...`` and
+``check_torn_tail`` need grounds that can be filled or crashed. A test runner runs each against each ground; nothing here
+needs a particular runner.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from random import Random
-from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from clutch.backends.journal.base import FullJournal, Journal, Maintenance, Outbox, Views
+from clutch.backends.journal.base import FullJournal, Maintenance, Outbox, Views
+from clutch.testing.journal_ground import (
+    TTL_S,
+    Check,
+    CrashingGround,
+    FullGround,
+    Ground,
+    make_rows,
+    node,
+    numbered_batch,
+    read_all,
+    refused,
+    task,
+)
+from clutch.testing.journal_suite_faults import (
+    check_copy_fills_an_empty_journal_once,
+    check_copy_that_is_no_chain_is_refused,
+    check_full_disk_changes_nothing,
+    check_torn_tail,
+)
+from clutch.testing.journal_suite_views import (
+    check_bad_questions_are_refused,
+    check_outbox_is_idempotent,
+    check_pages_are_stable,
+    check_views_follow_the_last_word,
+)
 from clutch.wire.errors import (
     BadRequest,
     BrokenInvariant,
     ClutchError,
-    Conflict,
     Corrupt,
-    DiskFull,
     NotFound,
     Stale,
     Unavailable,
 )
 from clutch.wire.journal import Batch, Chunk, Gone, Leadership, OutboxItem, Row, Snapshot
-from clutch.wire.views import NodeView, TaskView
+from clutch.wire.views import TaskView
 
-TTL_S = 0.3
-
-
-class Ground(Protocol):
-    """Storage for one journal. Everything it opens is closed by whoever made the ground."""
-
-    async def open(self) -> FullJournal: ...
-
-    async def outlive(self, ttl_s: float) -> None:
-        """Let this much time pass on the store's clock."""
-        ...
-
-    async def damage_row(self, index: int) -> None:
-        """Change one bit of a stored row."""
-        ...
-
-    async def lose_rows(self, first: int, last: int) -> None:
-        """Remove stored rows behind the journal's back."""
-        ...
-
-    async def damage_snapshot(self, age: int) -> None:
-        """Change one bit of a stored snapshot: the newest is 0, the one before it 1."""
-        ...
-
-
-class FullGround(Ground, Protocol):
-    """Storage on a disk that is small enough to fill."""
-
-    async def free_space(self) -> None:
-        """Make room again."""
-        ...
-
-
-class CrashingGround(Ground, Protocol):
-    """Storage whose writer can be cut off in the middle of a write."""
-
-    async def crash_while_appending(self, batch_rows: int) -> int:
-        """Append numbered batches (see ``numbered_batch``) until the power is cut; the last acknowledged index."""
-        ...
-
-
-Check = Callable[[Ground], Awaitable[None]]
-
-
-async def refused(kind: type[ClutchError], call: Awaitable[Any]) -> ClutchError:
-    """The error, which must be of this very kind and say cause and object."""
-    try:
-        await call
-    except ClutchError as error:
-        assert type(error) is kind, f"expected {kind.__name__}, got {error!r}: {error}"
-        assert error.cause
-        assert error.object, f"{error!r} does not say what it is about"
-        return error
-    raise AssertionError(f"expected {kind.__name__}, nothing was raised")
-
-
-def make_rows(lead: Leadership, first: int, count: int, size: int = 32) -> tuple[Row, ...]:
-    """Rows whose payload no store can compress, the same ones each time."""
-    return tuple(
-        Row(n, lead.term, 1_000.0 + n / 8, "test", "Happened", 1, Random(n).randbytes(size))
-        for n in range(first, first + count)
-    )
-
-
-def task(key: str, **changes: Any) -> TaskView:
-    plain = TaskView(
-        key=key, kind="trial", name=key, pool="default", owner="ann", workspace="w", state="waiting", reason="",
-        detail="", priority=50, epoch=0, restarts=0, slots=1, submitted_at=0.0, ended_at=0.0,
-    )  # fmt: skip
-    return replace(plain, **changes)
-
-
-def node(key: str) -> NodeView:
-    return NodeView(
-        key=key, pool="default", state="ready", reason="", slots=8, slots_held=0, millicpus=64_000,
-        memory_bytes=2**40, changed_at=1.5,
-    )  # fmt: skip
-
-
-def numbered_batch(lead: Leadership, first: int, count: int) -> Batch:
-    """A batch whose parts all say its last index, so that a half-applied one shows."""
-    last = first + count - 1
-    rows = make_rows(lead, first, count, size=256)
-    views = (task("counter", epoch=last), task(f"t{last}"))
-    return Batch(rows, views, (OutboxItem(f"o{last}", "webhook", float(last), b""),))
-
-
-async def read_all(journal: Journal, after: int = 0, limit: int = 10_000) -> list[Row]:
-    rows: list[Row] = []
-    while found := await journal.read(after, limit):
-        rows += found
-        after = found[-1].index
-    return rows
+__all__ = [
+    "CHECKS",
+    "TTL_S",
+    "Check",
+    "CrashingGround",
+    "FullGround",
+    "Ground",
+    "check_full_disk_changes_nothing",
+    "check_torn_tail",
+    "make_rows",
+    "node",
+    "numbered_batch",
+    "read_all",
+    "refused",
+    "task",
+]
 
 
 async def check_gives_back_what_it_was_given(ground: Ground) -> None:
@@ -322,101 +265,6 @@ async def check_forgets_only_what_a_snapshot_covers(ground: Ground) -> None:
     await refused(Corrupt, reopened.load_snapshot())
 
 
-async def check_views_follow_the_last_word(ground: Ground) -> None:
-    journal = await ground.open()
-    lead = await journal.lead("a", 60.0)
-    await journal.append(Batch(make_rows(lead, 1, 1), (task("t1"), task("t1", state="running"), node("n1"))))
-    assert await journal.view("tasks", "t1") == task("t1", state="running")
-    assert await journal.view("nodes", "n1") == node("n1")
-    assert await journal.view("tasks", "n1") is None
-    await journal.append(Batch((), (Gone("tasks", "t1"), task("t1", state="back"), task("t2"), Gone("tasks", "t2"))))
-    assert await journal.view("tasks", "t1") == task("t1", state="back")
-    assert await journal.view("tasks", "t2") is None
-    await journal.append(Batch((), (Gone("tasks", "t1"), Gone("tasks", "never"))))
-    assert await journal.view("tasks", "t1") is None
-    odd = task("ключ'\"; DROP TABLE tasks; --", name="🦜 %s $1 ?", priority=-(2**63), submitted_at=1e308)
-    await journal.append(Batch((), (odd,)))
-    assert await journal.view("tasks", odd.key) == odd
-    assert await journal.page("tasks", {"name": odd.name, "priority": odd.priority}, "key", "", 5) == [odd]
-    error = await refused(BadRequest, journal.view("users", "x"))
-    assert "tasks" in error.next_step
-
-
-async def check_pages_are_stable(ground: Ground) -> None:
-    journal = await ground.open()
-    lead = await journal.lead("a", 60.0)
-    names = ["Zoë", "ada", "Ada", "éva", "eve", "漢", "🦜", "z", "", "a b"]
-    views = [task(f"t{n:03}", owner=names[n % 10], priority=n % 3, submitted_at=float(n % 7)) for n in range(200)]
-    await journal.append(Batch(make_rows(lead, 1, 1), tuple(views)))
-
-    async def walk(where: dict[str, str | int], order_by: str, limit: int) -> list[str]:
-        keys: list[str] = []
-        while page := await journal.page("tasks", where, order_by, keys[-1] if keys else "", limit):
-            assert len(page) <= limit
-            keys += [view.key for view in page]
-        return keys
-
-    for column in ("key", "owner", "priority", "submitted_at"):
-        expected = [v.key for v in sorted(views, key=lambda v: (getattr(v, column), v.key))]
-        assert await walk({}, column, 7) == expected, column
-        assert await walk({}, f"-{column}", 33) == expected[::-1], column
-    few = [v.key for v in views if v.owner == "Ada" and v.priority == 1]
-    assert await walk({"owner": "Ada", "priority": 1}, "key", 3) == few
-    assert await walk({"owner": "nobody"}, "key", 3) == []
-
-    page = await journal.page("tasks", {}, "submitted_at", "", 50)
-    early = tuple(task(f"early{n}", submitted_at=-1.0) for n in range(5))
-    await journal.append(Batch((), early))
-    rest = await journal.page("tasks", {}, "submitted_at", page[-1].key, 1_000)
-    expected = [v.key for v in sorted(views, key=lambda v: (v.submitted_at, v.key))]
-    assert [v.key for v in (*page, *rest)] == expected, "rows put before the page moved it"
-    await journal.append(Batch((), (Gone("tasks", page[-1].key),)))
-    await refused(NotFound, journal.page("tasks", {}, "submitted_at", page[-1].key, 5))
-    assert len(await journal.page("tasks", {}, "key", page[-1].key, 5)) == 5, "the key alone is place enough"
-
-
-async def check_bad_questions_are_refused(ground: Ground) -> None:
-    journal = await ground.open()
-    questions: list[tuple[str, dict[str, Any], str, int, str]] = [
-        ("tasks", {"colour": "red"}, "key", 5, "colour"),
-        ("tasks", {}, "colour", 5, "colour"),
-        ("tasks", {}, "--key", 5, "-key"),
-        ("tasks", {}, "", 5, ""),
-        ("tasks", {'owner" OR 1=1 --': "x"}, "key", 5, 'owner" OR 1=1 --'),
-        ("tasks", {"priority": "high"}, "key", 5, "priority"),
-        ("tasks", {"owner": 5}, "key", 5, "owner"),
-        ("tasks", {"owner": "nul\0"}, "key", 5, "owner"),
-        ("tasks", {"priority": 2**70}, "key", 5, "priority"),
-        ("tasks", {}, "key", 0, "limit"),
-        ("tasks", {}, "key", 10_001, "limit"),
-        ("users", {}, "key", 5, ""),
-    ]
-    for table, where, order_by, limit, path in questions:
-        error = await refused(BadRequest, journal.page(table, where, order_by, "", limit))
-        assert error.path == path, (where, order_by, error)
-    error = await refused(BadRequest, journal.page("tasks", {"colour": "red"}, "key", "", 5))
-    assert "owner" in error.next_step, "known columns are listed"
-
-
-async def check_outbox_is_idempotent(ground: Ground) -> None:
-    journal = await ground.open()
-    lead = await journal.lead("a", 60.0)
-
-    def item(token: str, due_at: float, payload: bytes = b"") -> OutboxItem:
-        return OutboxItem(token, "webhook", due_at, payload)
-
-    await journal.append(Batch(make_rows(lead, 1, 1), (), (item("b", 2.0), item("a", 2.0), item("c", 1.0))))
-    await journal.append(Batch((), (), (item("b", 2.0), item("b", 2.0))))
-    assert [i.token for i in await journal.pending(10)] == ["c", "a", "b"]
-    assert [i.token for i in await journal.pending(2)] == ["c", "a"]
-    await journal.append(Batch((), (), (item("c", 9.0, b"again"),)))
-    assert await journal.pending(10) == [item("a", 2.0), item("b", 2.0), item("c", 9.0, b"again")]
-    await journal.append(Batch((), (), (item("d", 0.0),), delivered=("a", "d", "never")))
-    assert [i.token for i in await journal.pending(10)] == ["b", "c"]
-    await journal.append(Batch((), delivered=("a", "b", "c")))
-    assert await (await ground.open()).pending(10) == []
-
-
 async def check_readers_see_whole_batches(ground: Ground) -> None:
     journal, other = await ground.open(), await ground.open()
     lead = await journal.lead("a", 60.0)
@@ -488,119 +336,6 @@ async def check_hundred_thousand_rows(ground: Ground) -> None:
     while page := await journal.page("tasks", {"owner": "ann"}, "submitted_at", keys[-1] if keys else "", 1_500):
         keys += [view.key for view in page]
     assert keys == [f"t{n:06}" for n in range(99_991, 0, -10)]
-
-
-async def check_copy_fills_an_empty_journal_once(ground: Ground) -> None:
-    journal = await ground.open()
-    lead = await journal.lead("a", TTL_S)
-    for first in (1, 11, 21):
-        await journal.append(numbered_batch(lead, first, 10))
-    async with journal.export() as (origin, pieces):
-        chunks = [chunk async for chunk in pieces]
-    assert (origin.generation, origin.term, origin.last_index) == (1, 1, 30)
-    await refused(Conflict, journal.adopt(origin, chunks))
-    assert len(await journal.read(0)) == 30
-
-
-async def check_copy_that_is_no_chain_is_refused(ground: Ground) -> None:
-    """A copy is taken from a journal in memory, as any other would do."""
-    from clutch.backends.journal.memory import MemoryJournal, MemoryStore
-
-    source = MemoryJournal(MemoryStore(lambda: 0.0))
-    lead = await source.lead("a", 60.0)
-    for first in (1, 11, 21):
-        await source.append(numbered_batch(lead, first, 10))
-    await source.save_snapshot(Snapshot(25, 7, b"state" * 500_000))
-    await source.forget(6)
-    async with source.export() as (origin, pieces):
-        chunks = [chunk async for chunk in pieces]
-    target = await ground.open()
-    raised = replace(origin, generation=origin.generation + 1)
-    await refused(Corrupt, target.adopt(raised, [c for c in chunks if not c.rows]))
-    await refused(Corrupt, target.adopt(replace(raised, last_checksum=origin.last_checksum ^ 1), chunks))
-
-    def breaks_off() -> Iterable[Chunk]:
-        yield from chunks[:-1]
-        raise Corrupt("the file is cut short", object="file")
-
-    await refused(Corrupt, target.adopt(raised, breaks_off()))
-    assert await target.read(0) == []
-    assert await target.load_snapshot() is None
-    assert await target.page("tasks", {}, "key", "", 10) == []
-
-    await target.adopt(raised, iter(chunks))
-    assert await target.read(5) == await source.read(5)
-    await refused(NotFound, target.read(0))
-    assert await target.load_snapshot() == await source.load_snapshot()
-    assert await target.page("tasks", {}, "key", "", 10) == await source.page("tasks", {}, "key", "", 10)
-    assert await target.pending(10) == await source.pending(10)
-    took = await target.lead("b", 60.0)
-    assert (took.generation, took.term, took.last_index) == (2, 2, 30)
-    assert await target.append(numbered_batch(took, 31, 10)) == 40
-    assert len(await (await ground.open()).read(5)) == 35
-    await refused(Conflict, target.adopt(raised, chunks))
-
-
-async def check_full_disk_changes_nothing(ground: FullGround) -> None:
-    """Fill the disk, be refused with nothing half-written, and go on when there is room again."""
-    journal = await ground.open()
-    lead = await journal.lead("a", 600.0)
-    first = 1
-    while first < 4_000:
-        rows = make_rows(lead, first, 10, size=8_000)
-        views = (task("counter", epoch=first + 9),)
-        try:
-            await journal.append(Batch(rows, views))
-        except DiskFull as error:
-            assert error.object
-            assert error.next_step
-            break
-        first += 10
-    else:
-        raise AssertionError("the disk never got full; the test proves nothing")
-    assert first > 1, "nothing fitted at all"
-    assert await journal.read(first - 1) == []
-    counter = await journal.view("tasks", "counter")
-    assert isinstance(counter, TaskView)
-    assert counter.epoch == first - 1, "half of the refused batch is visible"
-    assert len(await read_all(journal, limit=500)) == first - 1
-    await ground.free_space()
-    journal = await ground.open()
-    lead = await journal.lead("a", 600.0)
-    assert lead.last_index == first - 1
-    rows = make_rows(lead, first, 10, size=8_000)
-    assert await journal.append(Batch(rows, (task("counter", epoch=first + 9),))) == first + 9
-    assert tuple(await journal.read(first - 1)) == rows
-
-
-async def check_torn_tail(ground: CrashingGround) -> None:
-    """Whatever was acknowledged is there; the batch that was not is wholly there or wholly absent."""
-    size = 20
-    acknowledged = await ground.crash_while_appending(size)
-    assert acknowledged > 0, "nothing was acknowledged before the crash; the test proves nothing"
-    journal = await ground.open()
-    rows = await read_all(journal)
-    last = rows[-1].index
-    assert last in (acknowledged, acknowledged + size), f"{acknowledged} acknowledged, {last} found"
-    await _check_numbered(journal, last, size)
-    await ground.outlive(TTL_S)
-    lead = await journal.lead("next", 60.0)
-    assert lead.last_index == last
-    assert await journal.append(numbered_batch(lead, last + 1, size)) == last + size
-    assert len(await read_all(journal)) == last + size
-
-
-async def _check_numbered(journal: FullJournal, last: int, size: int) -> None:
-    """Views and outbox say the same as the rows."""
-    assert last % size == 0, "half a batch is there"
-    counter = await journal.view("tasks", "counter")
-    assert isinstance(counter, TaskView)
-    assert counter.epoch == last
-    tokens = {item.token for item in await journal.pending(10_000)}
-    expected = range(size, last + 1, size)
-    assert tokens == {f"o{n}" for n in expected}
-    missing = [n for n in expected if await journal.view("tasks", f"t{n}") is None]
-    assert not missing
 
 
 CHECKS: tuple[Check, ...] = (

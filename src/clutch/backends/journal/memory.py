@@ -140,9 +140,10 @@ class MemoryJournal:
 
     async def adopt(self, origin: Origin, chunks: Iterable[Chunk]) -> None:
         store = self.store
-        if not store.is_empty() or (store.holder and store.expires_at > store.clock()):
+        led = bool(store.holder) and store.expires_at > store.clock()
+        if led or not store.is_empty():
             raise Conflict(
-                "the journal is not empty, or somebody leads it",
+                f"the journal is led by {store.holder}" if led else "the journal is not empty",
                 object="journal",
                 next_step="Restore into a new, empty journal.",
             )

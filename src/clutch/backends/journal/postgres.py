@@ -12,6 +12,7 @@ import asyncpg
 from msgspec.structs import astuple
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from clutch.backends.journal import postgres_sql as sql
@@ -95,6 +96,9 @@ def _speaking_of(address: str) -> Iterator[None]:
         yield
     except _FAULTS as error:
         raise translated(error, address) from error
+    except DBAPIError as error:
+        said = error.orig.__cause__ if error.orig is not None and error.orig.__cause__ is not None else error
+        raise translated(said, address) from error
 
 
 def _is_settled(error: BaseException) -> bool:

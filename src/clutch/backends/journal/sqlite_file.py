@@ -5,6 +5,7 @@ WAL with synchronous=FULL: a commit returns after the write-ahead log is on the 
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import astuple
 from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from clutch.backends.journal import schema
@@ -91,10 +93,20 @@ def translated(error: sqlite3.Error, path: Path) -> ClutchError:
 
 @contextmanager
 def speaking_of(path: Path) -> Iterator[None]:
+    """What SQLite, SQLAlchemy over it, or the file system says, as one of our errors."""
     try:
         yield
     except sqlite3.Error as error:
         raise translated(error, path) from error
+    except DBAPIError as error:
+        if isinstance(error.orig, sqlite3.Error):
+            raise translated(error.orig, path) from error
+        raise
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull("the disk is full", object=str(path), next_step="Free space and start again.") from error
+        step = "Check that the folder exists and that this user may write to it."
+        raise Unavailable(error.strerror or str(error), object=str(path), next_step=step) from error
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -1,0 +1,116 @@
+"""What only a server can suffer: it ends a connection, restarts, or is told not to wait for its disk."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from clutch.backends.journal.postgres import PostgresJournal
+from clutch.testing.journal_suite import numbered_batch, refused, task
+from clutch.wire.errors import Stale, Unavailable
+from clutch.wire.journal import Batch
+
+Address = Callable[[str], Awaitable[str]]
+
+
+@pytest.fixture
+async def address(new_address: Address) -> str:
+    return await new_address("postgres")
+
+
+@pytest.fixture
+async def admin(address: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(address)
+    yield connection
+    await connection.close()
+
+
+async def end_connections(admin: asyncpg.Connection) -> None:
+    query = """SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+    assert len(await admin.fetch(query)) > 0
+
+
+async def test_an_append_that_broke_off_stops_the_writer(address: str, admin: asyncpg.Connection) -> None:
+    """Nobody can know whether it was committed; only a new lead finds out."""
+    journal = await PostgresJournal.open(address)
+    lead = await journal.lead("a", 60.0)
+    await journal.append(numbered_batch(lead, 1, 10))
+    async with admin.transaction():
+        await admin.execute("SELECT 1 FROM leader FOR UPDATE")
+        hanging = asyncio.create_task(journal.append(numbered_batch(lead, 11, 10)))
+        while not await admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        await end_connections(admin)
+        await refused(Unavailable, hanging)
+    error = await refused(Unavailable, journal.append(numbered_batch(lead, 11, 10)))
+    assert "unknown" in error.cause
+    again = await journal.lead("a", 60.0)
+    assert again.last_index == 10
+    assert await journal.append(numbered_batch(again, 11, 10)) == 20
+    await journal.close()
+
+
+async def test_readers_and_leadership_survive_a_lost_connection(address: str, admin: asyncpg.Connection) -> None:
+    journal = await PostgresJournal.open(address)
+    lead = await journal.lead("a", 60.0)
+    await journal.append(numbered_batch(lead, 1, 10))
+    assert len(await journal.read(0)) == 10
+    await end_connections(admin)
+    for _ in range(3):  # a pool may hold a dead connection or two before it notices
+        try:
+            assert len(await journal.read(0)) == 10
+            break
+        except Unavailable:
+            continue
+    else:
+        raise AssertionError("the pool never came back")
+    await journal.renew(60.0)
+    assert await journal.append(numbered_batch(lead, 11, 10)) == 20
+    await journal.close()
+
+
+async def test_a_leader_paused_inside_its_own_append_holds_nobody_up(address: str) -> None:
+    """A batch is one statement: the server finishes it whether or not the leader is awake to hear."""
+    old, new = await PostgresJournal.open(address), await PostgresJournal.open(address)
+    lead = await old.lead("a", 0.0)
+    append = asyncio.create_task(old.append(numbered_batch(lead, 1, 10)))
+    await asyncio.sleep(0)
+    taken = await new.lead("b", 60.0)
+    outcome = (await asyncio.gather(append, return_exceptions=True))[0]
+    assert outcome == 10 or isinstance(outcome, Stale)
+    assert taken.last_index == (10 if outcome == 10 else 0)
+    assert await new.append(numbered_batch(taken, taken.last_index + 1, 10)) == taken.last_index + 10
+    await refused(Stale, old.append(numbered_batch(lead, taken.last_index + 11, 10)))
+    await old.close()
+    await new.close()
+
+
+async def test_commits_wait_for_the_platter_whatever_the_default(address: str, admin: asyncpg.Connection) -> None:
+    name = await admin.fetchval("SELECT current_database()")
+    await admin.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    journal = await PostgresJournal.open(address)
+    assert await journal._writer.fetchval("SHOW synchronous_commit") == "on"
+    await journal.close()
+    await admin.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = remote_apply')
+    journal = await PostgresJournal.open(address)
+    assert await journal._writer.fetchval("SHOW synchronous_commit") == "remote_apply", "stricter is left alone"
+    await journal.close()
+
+
+async def test_two_masters_open_a_new_database_at_once(address: str) -> None:
+    journals = await asyncio.gather(*(PostgresJournal.open(address) for _ in range(4)))
+    lead = await journals[0].lead("a", 60.0)
+    await journals[0].append(Batch((), (task("t1"),)))
+    assert lead.term == 1
+    assert await journals[3].view("tasks", "t1") == task("t1")
+    for journal in journals:
+        await journal.close()
+
+
+async def test_a_wrong_database_is_unavailable_and_named(postgres_address: str) -> None:
+    url = urlunsplit(urlsplit(postgres_address)._replace(path="/no_such_database"))
+    error = await refused(Unavailable, PostgresJournal.open(url))
+    assert "no_such_database" in str(error)
