@@ -92,7 +92,7 @@ class Demand:
             if need.slots:
                 self.slots_by_kind[need.kind] = self.slots_by_kind.get(need.kind, 0) + need.slots * need.count
         self.slots = sum(self.slots_by_kind.values())
-        self.borrows = request.preemptible and request.leave_within_s <= CELL_PROMISE_S
+        self.borrows = not is_firm(request)
         """It may use room kept for cells: whoever holds it promises to be gone in time."""
 
     def relaxed(self, *, exclusion: bool = False, spread: bool = False, subscription: bool = False) -> Demand:
@@ -104,6 +104,11 @@ class Demand:
         if spread or subscription:
             new.needs = tuple(need.relaxed(spread=spread, subscription=subscription) for need in self.needs)
         return new
+
+
+def is_firm(request: Request) -> bool:
+    """Whether work may stay on its slots longer than a cell would wait."""
+    return not (request.preemptible and request.leave_within_s <= CELL_PROMISE_S)
 
 
 def line_key(request: Request) -> tuple[object, ...]:

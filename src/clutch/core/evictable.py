@@ -8,11 +8,14 @@ it knows no time (``min_run_s`` is the search's business) and never chooses a vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from clutch.core.room_index import Desk, RoomIndex
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.schedule import Holding
+
+Key = TypeVar("Key")
 
 NOBODY = 100
 """A threshold below every priority: only what leaves or lingers is gone."""
@@ -115,12 +118,13 @@ class Evictable:
                 del self.leaving[request.request]
             return
         if request.preemptible and request.interactive is None:
-            _bump(self.levels, request.priority, change)
+            bump(self.levels, request.priority, change)
             if holding.backfilled:
-                _bump(self.backfilled, request.priority, change)
+                bump(self.backfilled, request.priority, change)
 
 
-def _bump(counts: dict[int, int], key: int, change: int) -> None:
+def bump(counts: dict[Key, int], key: Key, change: int) -> None:
+    """Change a count; what counts nothing is forgotten."""
     count = counts.get(key, 0) + change
     if count:
         counts[key] = count

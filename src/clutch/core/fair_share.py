@@ -110,6 +110,7 @@ class FairSharePass:
         if self.limits.refuse(request, demand.slots) is not None:
             return True
         if not self.headroom.allows(demand):
+            self.headroom.close(demand)
             return False
         placements = fit(self.bench.open, demand, self.rules)
         if placements is not None:
@@ -195,6 +196,7 @@ class FairSharePass:
                 chosen.remove(holding)
                 placements = fewer
         self.bench.evict(chosen)
+        self.headroom.evicted(chosen)
         for holding in chosen:
             for placement in holding.placements:
                 self.held[placement.kind][group_of(holding.request)] -= len(placement.slots)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from clutch.core.evictable import Evictable
+from clutch.core.demand import is_firm
+from clutch.core.evictable import Evictable, bump
 from clutch.core.fitting import Rules, fit
 from clutch.core.quota import QuotaBook, group_of
 from clutch.core.room_index import Desk, RoomIndex
@@ -43,6 +44,10 @@ class Ledger:
         self.tenants: dict[NodeId, dict[RequestId, int]] = {}
         """By node: the holdings with members there, and how many."""
         self.group_slots: dict[str, int] = {}
+        self.firm_slots: dict[NodeId, int] = {}
+        """By node: slots held by work that is no cell and may stay longer than one would wait."""
+        self.soft_slots: dict[NodeId, int] = {}
+        """By node: slots held by other work that is no cell."""
         self.version = 0
         """Grows with every change."""
         self.rooms_version = 0
@@ -245,8 +250,9 @@ class Ledger:
             filed = [file for file in enumerate(files) if file[1]]
             if filed != [file for file in enumerate(mine.files.get(kind, [])) if file[1]]:
                 raise BrokenInvariant(f"the files of {kind} differ from a recount", object=self.pool.name)
-        if recount.group_slots != self.group_slots:
-            raise BrokenInvariant("slots by group differ from a recount", object=self.pool.name)
+        for sums in ("group_slots", "firm_slots", "soft_slots"):
+            if getattr(recount, sums) != getattr(self, sums):
+                raise BrokenInvariant(f"{sums} differ from a recount", object=self.pool.name)
         for scope, slots in recount.quotas.used.items():
             if self.quotas.used.get(scope, 0) < slots:
                 raise BrokenInvariant(f"{slots} slots held here, fewer on the books of all pools", object=scope)
@@ -270,11 +276,7 @@ class Ledger:
         for placement in placements:
             tenants = self.tenants[placement.node]
             tenants[name] = tenants.get(name, 0) + 1
-        slots = slots_held(placements)
-        if slots:
-            group = group_of(holding.request)
-            self.group_slots[group] = self.group_slots.get(group, 0) + slots
-            self.quotas.take(holding.request, slots)
+        self._count(holding.request, placements, 1)
 
     def _unbook(self, holding: Holding, placements: Iterable[Placement]) -> None:
         name = holding.request.request
@@ -286,13 +288,23 @@ class Ledger:
             tenants[name] -= 1
             if not tenants[name]:
                 del tenants[name]
+        self._count(holding.request, placements, -1)
+
+    def _count(self, request: Request, placements: tuple[Placement, ...], sign: int) -> None:
+        """Keep the sums by group, quota scope and node in step."""
         slots = slots_held(placements)
-        if slots:
-            group = group_of(holding.request)
-            self.group_slots[group] -= slots
-            if not self.group_slots[group]:
-                del self.group_slots[group]
-            self.quotas.give(holding.request, slots)
+        if not slots:
+            return
+        bump(self.group_slots, group_of(request), sign * slots)
+        if sign > 0:
+            self.quotas.take(request, slots)
+        else:
+            self.quotas.give(request, slots)
+        if request.interactive is None:
+            sums = self.firm_slots if is_firm(request) else self.soft_slots
+            for placement in placements:
+                if placement.slots:
+                    bump(sums, placement.node, sign * len(placement.slots))
 
 
 def blank_room(scale: Autoscale, number: int) -> Room:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from clutch.core.fair_share import plan_fair_share
-from clutch.core.ledger import Ledger, refused_by
+from clutch.core.ledger import Ledger, refused_by, slots_held
+from clutch.core.limits import Limits
 from clutch.core.outcome import Outcome
 from clutch.core.priority import plan_priority
 from clutch.core.reasons import Reasons
@@ -82,14 +83,19 @@ class Checked(NamedTuple):
 def recheck(made: Plan, ledger: Ledger) -> Checked:
     """The grants and preemptions of a plan that a newer ledger still takes, together and in order."""
     work = ledger.index.fork()
+    limits = Limits(ledger)
     grants = []
     for grant in made.grants:
+        slots = slots_held(grant.placements)
+        if grant.request not in ledger.waiting or limits.refuse(ledger.waiting[grant.request], slots) is not None:
+            continue
         usable = all(p.node in work.desks and work.desks[p.node].usable for p in grant.placements)
         enabled = usable and all(
             not _disabled(work.desks[p.node].enabled.get(p.kind, 0), p.slots) for p in grant.placements
         )
-        if grant.request in ledger.waiting and enabled and not refused_by(work, grant.placements):
+        if enabled and not refused_by(work, grant.placements):
             work.take(grant.placements)
+            limits.take(ledger.waiting[grant.request], slots)
             grants.append(grant)
     preemptions = tuple(
         preemption

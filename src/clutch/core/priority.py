@@ -93,16 +93,15 @@ class PriorityPass:
             return True
         if any(kind in self.closed for kind in (demand.slots_by_kind or ("",))):
             return False
-        if not self.headroom.allows(demand):
-            return False
-        placements = fit(self.bench.open, demand, self.rules)
-        backfilled = False
-        if placements is None and self.reserved and self._may_backfill(request):
-            placements = fit(self.bench.open, demand, self.anywhere)
-            backfilled = True
-        if placements is not None:
-            self._grant(request, demand, placements, backfilled)
-            return True
+        if self.headroom.allows(demand):
+            placements = fit(self.bench.open, demand, self.rules)
+            backfilled = False
+            if placements is None and self.reserved and self._may_backfill(request):
+                placements = fit(self.bench.open, demand, self.anywhere)
+                backfilled = True
+            if placements is not None:
+                self._grant(request, demand, placements, backfilled)
+                return True
         return self._blocked(request, line)
 
     def _may_backfill(self, request: Request) -> bool:
@@ -118,22 +117,30 @@ class PriorityPass:
         if not self.ledger.fits_empty(line):
             return False  # no set of nodes could ever hold it: it waits in nobody's way
         demand = line.demand
-        if self.ledger.evictable.leaving or self.bench.victims:
+        missing = self.headroom.missing(demand)
+        if missing <= 0 and (self.ledger.evictable.leaving or self.bench.victims):
             coming = fit(self.bench.soon, demand, self.rules)
             if coming is not None:
                 self._promise(request, demand, coming, self._leavers(coming))
                 return True
-        if self._evict(request, demand):
+        if self._evict(request, demand, missing):
             return True
-        self._reserve(request, demand)
+        if missing > 0:
+            self.headroom.close(demand)
+        else:
+            self._reserve(request, demand)
         return False
 
-    def _evict(self, request: Request, demand: Demand) -> bool:
-        found = self.search.find(request, demand, self.rules)
+    def _evict(self, request: Request, demand: Demand, missing: int) -> bool:
+        if missing > 0:
+            found = self.search.find_firm(request, demand, self.rules, missing)
+        else:
+            found = self.search.find(request, demand, self.rules)
         if found is None:
             return False
         self.searches_left -= 1
         self.bench.evict(found.victims)
+        self.headroom.evicted(found.victims)
         tasks = tuple(victim.request.task for victim in found.victims)
         if found.ripe_at:
             self.outcome.again(found.ripe_at)
@@ -159,9 +166,7 @@ class PriorityPass:
     def _leavers(self, placements: tuple[Placement, ...]) -> tuple[TaskId, ...]:
         nodes = {placement.node for placement in placements}
         leaving = [*self.ledger.evictable.leaving.values(), *self.bench.victims.values()]
-        return tuple(
-            dict.fromkeys(h.request.task for h in leaving if any(p.node in nodes for p in h.placements))
-        )
+        return tuple(dict.fromkeys(h.request.task for h in leaving if any(p.node in nodes for p in h.placements)))
 
     def _reserve(self, request: Request, demand: Demand) -> None:
         if not self.policy.backfill and demand.only is None:

@@ -8,9 +8,8 @@ subscription bound; there is enough in sum but not in shape; there is not enough
 
 from __future__ import annotations
 
-from clutch.core.demand import Demand
+from clutch.core.demand import Demand, is_firm
 from clutch.core.fitting import Rules, fit
-from clutch.core.headroom import is_firm
 from clutch.core.outcome import Outcome
 from clutch.core.quota import group_of, user_scope, workspace_scope
 from clutch.core.room_index import RoomIndex

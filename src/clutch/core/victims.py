@@ -15,7 +15,7 @@ from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
-from clutch.core.demand import Demand
+from clutch.core.demand import Demand, is_firm
 from clutch.core.fitting import Rules, fit, hosts, units
 from clutch.core.room_index import Desk, RoomIndex
 from clutch.core.workbench import Workbench
@@ -165,6 +165,27 @@ class VictimSearch:
                 chosen[candidate.holding.request.request] = candidate
         return tuple(chosen.values())
 
+    def find_firm(self, request: Request, demand: Demand, rules: Rules, missing: int) -> Eviction | None:
+        """Victims among work that may not use what is kept for cells: so many slots of it, and enough to fit."""
+        if not self.preemption or not any(level > request.priority for level in self.bench.ledger.evictable.levels):
+            return None
+        candidates = sorted(
+            self._candidate(holding)
+            for name, holding in self.bench.ledger.holdings.items()
+            if name not in self.bench.victims
+            and is_firm(holding.request)
+            and self._may_leave(holding, request, request.priority)
+        )
+        work = self.bench.soon.fork()
+        chosen: list[Candidate] = []
+        for candidate in candidates:
+            chosen.append(candidate)
+            work.give(candidate.holding.placements)
+            missing -= _slots(candidate)
+            if missing <= 0 and fit(work, demand, rules) is not None:
+                return self._pruned(chosen, demand, rules, -missing)
+        return None
+
     def candidates(self, node: NodeId, request: Request, threshold: int) -> list[Candidate]:
         """Who on a node may be asked to leave for a request, the first to go first."""
         ledger = self.bench.ledger
@@ -207,8 +228,10 @@ class VictimSearch:
         preference = (ripe_at > 0, kind, -held.priority, -holding.since, -held.order, str(held.request))
         return Candidate(preference, holding, ripe_at)
 
-    def _pruned(self, chosen: tuple[Candidate, ...], demand: Demand, rules: Rules) -> Eviction | None:
-        """Strike out, dearest first, every victim that is not needed."""
+    def _pruned(
+        self, chosen: Sequence[Candidate], demand: Demand, rules: Rules, spare: int | None = None
+    ) -> Eviction | None:
+        """Strike out, dearest first, every victim that is not needed; at most ``spare`` slots, if that is bound."""
         kept = sorted(chosen)
         work = self.bench.soon.fork()
         for candidate in kept:
@@ -218,6 +241,8 @@ class VictimSearch:
             return None
         if len(kept) > 1:
             for candidate in reversed(kept[:]):
+                if spare is not None and _slots(candidate) > spare:
+                    continue
                 work.take(candidate.holding.placements)
                 fewer = fit(work, demand, rules)
                 if fewer is None:
@@ -225,6 +250,7 @@ class VictimSearch:
                 else:
                     kept.remove(candidate)
                     placements = fewer
+                    spare = None if spare is None else spare - _slots(candidate)
         ripe_at = max((candidate.ripe_at for candidate in kept), default=0.0)
         return Eviction(tuple(kept), placements, ripe_at)
 
@@ -261,6 +287,10 @@ def few(
             if fits(_without(desk, some)):
                 return some
     return tuple(pile)
+
+
+def _slots(candidate: Candidate) -> int:
+    return sum(len(placement.slots) for placement in candidate.holding.placements)
 
 
 def _freed(node: NodeId, candidate: Candidate, missing: dict[str, int]) -> dict[str, int]:

@@ -251,6 +251,34 @@ class TestCells:
         yard.gone()
         assert "c" in granted(yard.step())
 
+    def test_the_bound_on_firm_work_follows_priority(self) -> None:
+        """What is free is kept for cells, but less important firm work still makes way for more important."""
+        yard = Yard([room("n0", 4)], interactive_headroom=2)
+        yard.run(request("low0", 1, 0, priority=60), request("low1", 1, 1, priority=60)).later(OLD)
+        yard.want(request("high", 1, 2, priority=10))
+        assert victims(yard.step()) == ["low1"]
+        for _ in range(2):
+            again = yard.step()
+            assert not again.preemptions and again.why(RequestId("high")).code == WaitCode.FREEING
+        yard.gone()
+        assert "high" in granted(yard.step()) and "low1" in yard.ledger.waiting
+        assert yard.why("low1").code == WaitCode.HEADROOM
+
+    def test_firm_work_does_not_slip_past_larger_firm_work(self) -> None:
+        yard = Yard([room("n0", 8)], interactive_headroom=2)
+        yard.run(request("now", 3, 0, preemptible=False))
+        yard.want(request("large", 5, 1, preemptible=False), request("small", 1, 2, preemptible=False))
+        made = yard.step()
+        assert not made.grants and made.why(RequestId("small")).code == WaitCode.HEADROOM
+        yard.end("now")
+        assert list(granted(yard.step())) == ["large", "small"]
+
+    def test_firm_work_larger_than_the_bound_is_too_big_and_in_nobodys_way(self) -> None:
+        yard = Yard([room("n0", 8)], interactive_headroom=2)
+        yard.want(request("huge", 7, 1), request("small", 1, 2))
+        made = yard.step()
+        assert list(granted(made)) == ["small"] and made.why(RequestId("huge")).code == WaitCode.TOO_BIG
+
 
 class TestLimits:
     def test_quotas_of_users_and_workspaces_and_caps_of_groups(self) -> None:
