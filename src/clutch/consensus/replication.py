@@ -37,7 +37,6 @@ def start_leading(s: State) -> None:
     s.progress = {}
     meet_members(s)
     append(s, [Entry(s.log.last_index + 1, s.term, EntryKind.NOOP, b"")])
-    beat(s)
 
 
 def stop_leading(s: State) -> None:

@@ -48,6 +48,7 @@ class Checks:
         self.committed_to = 0
         self.applied: dict[int, tuple[str, bytes]] = {}
         self.looks = 0
+        self._committed_in: dict[int, int] = {}  # index -> the term of the leader that committed it
         self._entries: dict[tuple[int, int], tuple[int, str, bytes]] = {}  # (index, term) -> (term before, key, data)
         self._shown: dict[RaftId, Shown] = {}
 
@@ -97,7 +98,8 @@ class Checks:
             if known is None:
                 self.committed[entry.index] = truth
                 self.committed_to = max(self.committed_to, entry.index)
-                self._look_at_later_leaders(entry, leaders)
+                self._committed_in[entry.index] = member.raft.state.term
+                self._look_at_later_leaders(entry, member.raft.state.term, leaders)
             elif known != truth:
                 raise Violation(
                     f"state machine safety: {member.me} commits entry {entry.index} of term {entry.term}, "
@@ -105,11 +107,12 @@ class Checks:
                 )
         shown.commit = log.commit
 
-    def _look_at_later_leaders(self, entry: Entry, leaders: list[Member]) -> None:
+    def _look_at_later_leaders(self, entry: Entry, committed_in: int, leaders: list[Member]) -> None:
+        """Those of terms after the one it was committed in. An older entry may be committed long after its own term."""
         for leader in leaders:
             log = leader.raft.state.log
             known_here = entry.index <= log.base.index or log.term(entry.index) == entry.term
-            if leader.raft.state.term > entry.term and not known_here:
+            if leader.raft.state.term > committed_in and not known_here:
                 raise Violation(f"leader completeness: {leader.me} lacks committed entry {entry.index}")
 
     def _look_at_leader(self, member: Member) -> None:
@@ -118,7 +121,7 @@ class Checks:
         if known != member.me:
             raise Violation(f"election safety: {known} and {member.me} both lead term {state.term}")
         high = self.committed_to
-        while high > state.log.base.index and self.committed[high][0] >= state.term:
+        while high > state.log.base.index and self._committed_in[high] >= state.term:
             high -= 1  # an election won late: a later leader has committed this meanwhile
         if high > state.log.base.index and state.log.term(high) != self.committed[high][0]:
             raise Violation(f"leader completeness: {member.me} leads term {state.term} without committed entry {high}")
