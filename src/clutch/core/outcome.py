@@ -38,7 +38,7 @@ class Outcome:
     again_at: float | None = None
     """When time alone will change the outcome (work becomes old enough to be a victim)."""
     more: bool = False
-    """The pass stopped at its bound; planning again after these decisions will decide more."""
+    """The pass came to its bound; planning again after these decisions will decide more."""
 
     def again(self, when: float) -> None:
         if self.again_at is None or when < self.again_at:

@@ -32,7 +32,7 @@ class Plan:
         self.again_at = outcome.again_at
         """When planning again may change something though nothing happened; None: not before the next event."""
         self.more = outcome.more
-        """The pass stopped at its bound: plan again once these decisions are in the ledger."""
+        """The pass came to its bound: plan again once these decisions are in the ledger."""
         self._snapshot = snapshot
         self._outcome = outcome
         self._reasons = Reasons(snapshot, outcome)

@@ -31,7 +31,8 @@ from clutch.wire.specs import PriorityPolicy
 RESERVATIONS = 16
 """How many blocked lines may reserve nodes at once."""
 SEARCHES = 128
-"""How many searches for victims a pass may make; a pass that stops here says there is more."""
+"""How many times a pass may find victims. Beyond that it says there is more, and until then only work that can make
+way passes those it did not search for."""
 
 LAST = 1 << 62
 """An order behind every other of the same priority."""
@@ -67,7 +68,7 @@ class PriorityPass:
     def run(self) -> Outcome:
         heap: list[Entry] = [(line.turns[0], 0, line) for line in self.ledger.lines.lines.values()]
         heapq.heapify(heap)
-        while heap and self.searches_left:
+        while heap:
             turn, place, line = heap[0]
             if self._after_cells(turn, line.demand):
                 heapq.heapreplace(heap, ((turn[0], LAST, turn[2]), place, line))
@@ -77,7 +78,6 @@ class PriorityPass:
                 heapq.heapreplace(heap, (line.turns[place + 1], place + 1, line))
             else:
                 heapq.heappop(heap)
-        self.outcome.more = bool(heap) and not self.searches_left
         return self.outcome
 
     def _after_cells(self, turn: Turn, demand: Demand) -> bool:
@@ -93,9 +93,11 @@ class PriorityPass:
             return True
         if any(kind in self.closed for kind in (demand.slots_by_kind or ("",))):
             return False
+        if self.outcome.more and demand.slots and not self._may_backfill(request):
+            return False
         if self.headroom.allows(demand):
             placements = fit(self.bench.open, demand, self.rules)
-            backfilled = False
+            backfilled = self.outcome.more
             if placements is None and self.reserved and self._may_backfill(request):
                 placements = fit(self.bench.open, demand, self.anywhere)
                 backfilled = True
@@ -123,6 +125,9 @@ class PriorityPass:
             if coming is not None:
                 self._promise(request, demand, coming, self._leavers(coming))
                 return True
+        if not self.searches_left:
+            self.outcome.more = True
+            return False
         if self._evict(request, demand, missing):
             return True
         if missing > 0:

@@ -63,6 +63,7 @@ class VictimSearch:
         self.now = now
         self.preemption = preemption
         self.min_run_s = bench.ledger.pool.min_run_s
+        self._by_node: dict[NodeId, list[Candidate]] = {}
 
     def find(self, request: Request, demand: Demand, rules: Rules) -> Eviction | None:
         """The cheapest eviction that makes room for a request, or None."""
@@ -188,15 +189,18 @@ class VictimSearch:
 
     def candidates(self, node: NodeId, request: Request, threshold: int) -> list[Candidate]:
         """Who on a node may be asked to leave for a request, the first to go first."""
-        ledger = self.bench.ledger
-        found = []
-        for name in ledger.tenants.get(node, ()):
-            holding = ledger.holdings[name]
-            if name in self.bench.victims or not self._may_leave(holding, request, threshold):
-                continue
-            found.append(self._candidate(holding))
-        found.sort()
-        return found
+        known = self._by_node.get(node)
+        if known is None:
+            holdings = self.bench.ledger.holdings
+            known = self._by_node[node] = sorted(
+                self._candidate(holdings[name]) for name in self.bench.ledger.tenants.get(node, ())
+            )
+        asked = self.bench.victims
+        return [
+            candidate
+            for candidate in known
+            if candidate.holding.request.request not in asked and self._may_leave(candidate.holding, request, threshold)
+        ]
 
     def _may_leave(self, holding: Holding, request: Request, threshold: int) -> bool:
         if holding.leaving:

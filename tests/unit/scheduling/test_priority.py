@@ -132,6 +132,29 @@ def test_a_gang_that_is_a_victim_frees_all_its_nodes() -> None:
     assert [made.why(RequestId(n)).code for n in "ab"] == [WaitCode.FREEING] * 2
 
 
+def test_beyond_its_bound_a_pass_lets_only_work_pass_that_can_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    from clutch.core import priority
+
+    monkeypatch.setattr(priority, "SEARCHES", 2)
+    yard = Yard([room("n0", 4), room("n1", 1)])
+    yard.run(*[request(f"low{i}", 1, i, priority=60) for i in range(5)]).end("low0").later(OLD)
+    yard.want(*[request(f"high{i}", 2, 10 + i, priority=10, excluded_nodes=(NodeId("n1"),)) for i in range(2)])
+    yard.want(request("firm", 1, 30, priority=90, preemptible=False), request("soft", 1, 31, priority=90))
+    made = yard.step()
+    assert len(made.preemptions) == 4 and not made.more
+    assert set(granted(made)) == {"firm"}
+
+    monkeypatch.setattr(priority, "SEARCHES", 1)
+    yard = Yard([room("n0", 4), room("n1", 1)])
+    yard.run(*[request(f"low{i}", 1, i, priority=60) for i in range(5)]).end("low0").later(OLD)
+    yard.want(*[request(f"high{i}", 2, 10 + i, priority=10, excluded_nodes=(NodeId("n1"),)) for i in range(2)])
+    yard.want(request("firm", 1, 30, priority=90, preemptible=False), request("soft", 1, 31, priority=90))
+    made = yard.step()
+    assert len(made.preemptions) == 2 and made.more
+    assert [(grant.request, grant.backfilled) for grant in made.grants] == [("soft", True)]
+    assert len(yard.step().preemptions) == 2, "the next pass goes on where this one stopped"
+
+
 class TestReservations:
     def busy(self, **pool: object) -> Yard:
         """Two nodes half full with work that cannot be made to leave, and a gang that wants both."""
