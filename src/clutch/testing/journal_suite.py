@@ -1,8 +1,8 @@
 """What every journal must do, as checks that try to break it.
 
 Each check takes a fresh ``Ground`` and asserts. ``CHECKS`` is all that any ground can stand; ``check_full_disk...`` and
-``check_torn_tail`` need grounds that can be filled or crashed. A test runner runs each against each ground; nothing here
-needs a particular runner.
+``check_torn_tail`` need grounds that can be filled or crashed. A test runner runs each against each ground; nothing
+here needs a particular runner.
 """
 
 from __future__ import annotations
