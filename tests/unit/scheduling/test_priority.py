@@ -135,7 +135,7 @@ def test_a_gang_that_is_a_victim_frees_all_its_nodes() -> None:
 def test_beyond_its_bound_a_pass_lets_only_work_pass_that_can_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
     from clutch.core import priority
 
-    monkeypatch.setattr(priority, "SEARCHES", 2)
+    monkeypatch.setattr(priority, "SEARCHES", 3)
     yard = Yard([room("n0", 4), room("n1", 1)])
     yard.run(*[request(f"low{i}", 1, i, priority=60) for i in range(5)]).end("low0").later(OLD)
     yard.want(*[request(f"high{i}", 2, 10 + i, priority=10, excluded_nodes=(NodeId("n1"),)) for i in range(2)])
