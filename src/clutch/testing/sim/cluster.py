@@ -14,7 +14,7 @@ from clutch.master.loop import Loop, LoopSettings
 from clutch.testing.network import FAIR, Network
 from clutch.testing.sim.calls import Call, Reply
 from clutch.testing.sim.machine import Machine
-from clutch.testing.sim.plan import Fault, FaultKind, SimPlan
+from clutch.testing.sim.plan import MASTER_FAULTS, Fault, FaultKind, SimPlan
 from clutch.testing.sim.promises import Promises
 from clutch.testing.sim.sweep import SweepController
 from clutch.testing.sim.truth import Truth
@@ -51,6 +51,8 @@ class Cluster:
         self.acknowledged_steps: dict[TaskId, int] = {}
         self.winding_up = False
         self.fired: dict[FaultKind, int] = {}
+        self.notes: list[tuple[float, str]] = []
+        """What went wrong when, in words."""
         self.store = MemoryStore(lambda: self.world.now)
         self.master_hosts = [f"m{number}" for number in range(plan.masters)]
         self.masters = {host: Master(self, host) for host in self.master_hosts}
@@ -109,6 +111,9 @@ class Cluster:
 
     def _strike(self, fault: Fault) -> None:
         self.fired[fault.kind] = self.fired.get(fault.kind, 0) + 1
+        on_master = fault.kind in MASTER_FAULTS
+        where = f"m{fault.target}" if on_master else f"n{fault.target}"
+        self.notes.append((self.world.now, f"{fault.kind}: {where} for {fault.lasts_s:g} s"))
         after = self.world.after
         machine = self.machines.get(NodeId(f"n{fault.target}"))
         master = self.masters.get(f"m{fault.target}")

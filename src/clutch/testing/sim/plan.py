@@ -22,6 +22,9 @@ class FaultKind(StrEnum):
     DISK_FULL = "journal disk full"
 
 
+MASTER_FAULTS = (FaultKind.MASTER_CRASH, FaultKind.MASTER_STOP, FaultKind.DISK_FULL, FaultKind.CUT_MASTERS)
+
+
 class Fault(msgspec.Struct, frozen=True):
     at_s: float
     kind: FaultKind
@@ -70,8 +73,7 @@ def _faults(chance: Random, nodes: int, masters: int, work_s: float) -> tuple[Fa
     found = []
     for _ in range(chance.randint(2, 9)):
         kind = chance.choice(list(FaultKind))
-        on_master = kind in (FaultKind.MASTER_CRASH, FaultKind.MASTER_STOP, FaultKind.DISK_FULL, FaultKind.CUT_MASTERS)
         lasts = chance.choice((0.2, 1.0, 3.0, 8.0, 30.0))
-        target = chance.randrange(masters if on_master else nodes)
+        target = chance.randrange(masters if kind in MASTER_FAULTS else nodes)
         found.append(Fault(chance.uniform(3.0, work_s), kind, target, lasts))
     return tuple(sorted(found, key=lambda fault: fault.at_s))

@@ -56,17 +56,17 @@ def run_plan(plan: SimPlan, kit: type[Kit] = Kit) -> Outcome:
 def _live(cluster: Cluster) -> None:
     world, plan = cluster.world, cluster.plan
     start = world.now
-    _until(cluster, start + plan.work_s)
+    advance(cluster, start + plan.work_s)
     cluster.mend_everything()
     deadline = start + plan.work_s + plan.settle_s
-    while world.now < deadline and not _at_rest(cluster):
+    while world.now < deadline and not at_rest(cluster):
         cluster.people.wind_up()
-        _until(cluster, world.now + 5.0)
+        advance(cluster, world.now + 5.0)
     cluster.promises.settled()
     _raise(cluster)
 
 
-def _until(cluster: Cluster, when: float) -> None:
+def advance(cluster: Cluster, when: float) -> None:
     world = cluster.world
     while True:
         due = world.next_at()
@@ -84,7 +84,7 @@ def _raise(cluster: Cluster) -> None:
         raise cluster.promises.broken
 
 
-def _at_rest(cluster: Cluster) -> bool:
+def at_rest(cluster: Cluster) -> bool:
     state = cluster.truth.state
     quiet = not state.tasks and not any(machine.in_use() for machine in cluster.machines.values())
     return quiet and not state.workloads
@@ -108,3 +108,18 @@ def _outcome(cluster: Cluster, broken: str, subject: str) -> Outcome:
         broken=broken,
         story=tuple(told),
     )
+
+
+def tell(seed: int, subject: str, *, nodes: int | None = None, faults: bool = True) -> tuple[list[str], list[str]]:
+    """The story of one thing in a seed, and the names of everything that has one."""
+    cluster = Cluster(make_plan(seed, nodes=nodes, faults=faults))
+    ending = ""
+    try:
+        _live(cluster)
+    except PromiseBroken as error:
+        ending = str(error)
+    known: dict[str, None] = {}
+    for recorded in cluster.truth.history:
+        known.update(dict.fromkeys(story.subjects(recorded.fact)))
+    lines = story.story(cluster.truth.history, subject)
+    return [*lines, ending] if ending and lines else lines, list(known)

@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Each target sets up what it needs; `make help` lists them.
+
+BIN := .venv/bin
+JOBS ?= 2
+SEEDS ?= 0-999
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check sim sim-consensus bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 24
+
+setup: ## make .venv with everything the other targets need
+	@scripts/setup dev
+
+demo: setup ## a simulated day of trials, cells and RL on a small cluster, as a live table
+	@$(BIN)/clutch demo
+
+test: setup ## every test that takes seconds, in parallel
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+
+check: setup ## style, types and laws
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q tests/tidy
+
+sim: setup ## 1,000 seeded clusters under faults; SEEDS=A-B for others
+	@$(BIN)/clutch sim run --seeds $(SEEDS) --jobs $(JOBS)
+
+sim-consensus: setup ## 10,000 seeded raft groups under faults
+	@$(BIN)/python -m clutch.testing.raft_world --seeds 0-10000 --jobs $(JOBS)
+
+bench: setup ## the benchmarks, each beside a peer or a physical limit
+	@$(BIN)/python benchmarks/scheduling.py
+	@$(BIN)/python benchmarks/journal.py
+	@$(BIN)/python benchmarks/start.py
+	@$(BIN)/python benchmarks/consensus.py
+
+clean: ## remove .venv and caches
+	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
