@@ -1,23 +1,25 @@
 """What a pool would look like if less important work were gone, kept up to date so that asking is cheap.
 
 ``at(threshold)`` is the room if every holding that is leaving, lingers, or is preemptible and less important than the
-threshold were gone (backfilled work also at the threshold itself). It is a memory of the ledger's, derived and bounded;
-it knows no time (``min_run_s`` is the search's business) and never chooses a victim.
+threshold were gone. A threshold is twice a priority: even if backfilled work of that priority is to go, else one more.
+It is a memory of the ledger's, derived and bounded; it knows no time (``min_run_s`` is the search's business) and never
+chooses a victim.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from clutch.core.room_index import Desk, RoomIndex
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
-from clutch.wire.schedule import Holding
+from clutch.wire.schedule import Holding, Request
 
 Key = TypeVar("Key")
 
-NOBODY = 100
+NOBODY = 1000
 """A threshold below every priority: only what leaves or lingers is gone."""
 KEPT = 24
 """How many thresholds are remembered; the one unused for longest is forgotten first."""
@@ -30,7 +32,18 @@ def is_out(holding: Holding, threshold: int) -> bool:
     request = holding.request
     if not request.preemptible or request.interactive is not None:
         return False
-    return request.priority > threshold or (holding.backfilled and request.priority >= threshold)
+    level = 2 * request.priority
+    return level > threshold or (holding.backfilled and level >= threshold)
+
+
+def only_less_important_than(priority: int) -> int:
+    """The threshold at which everything less important than a priority is gone."""
+    return 2 * priority + 1
+
+
+def and_backfilled_at(priority: int) -> int:
+    """The threshold at which backfilled work of that very priority is gone as well."""
+    return 2 * priority
 
 
 class Evictable:
@@ -40,8 +53,8 @@ class Evictable:
         self.leaving: dict[RequestId, Holding] = {}
         self.levels: dict[int, int] = {}
         """Preemptible holdings by priority: how many."""
-        self.backfilled: dict[int, int] = {}
-        """Backfilled holdings by priority: how many."""
+        self.backfilled: dict[int, list[tuple[int, RequestId]]] = {}
+        """Backfilled holdings by priority, sorted by order."""
         self._indexes: dict[int, RoomIndex] = {}
 
     def at(self, threshold: int, index: RoomIndex, holdings: Mapping[RequestId, Holding]) -> RoomIndex:
@@ -57,14 +70,16 @@ class Evictable:
         self._indexes[threshold] = found
         return found
 
-    def thresholds(self, priority: int, *, preemption: bool) -> list[int]:
+    def thresholds(self, request: Request, *, preemption: bool) -> list[int]:
         """Which thresholds are worth a try for a request, the least important victims first."""
         found = [NOBODY]
         if preemption:
+            priority = request.priority
             levels = sorted((level for level in self.levels if level > priority), reverse=True)
-            found.extend(level - 1 for level in levels)
-            if self.backfilled.get(priority):
-                found.append(priority)
+            found.extend(only_less_important_than(level - 1) for level in levels)
+            backfilled = self.backfilled.get(priority)
+            if backfilled and (backfilled[-1][0] > request.order or request.interactive is not None):
+                found.append(and_backfilled_at(priority))
         return found
 
     def add(self, holding: Holding) -> None:
@@ -120,7 +135,11 @@ class Evictable:
         if request.preemptible and request.interactive is None:
             bump(self.levels, request.priority, change)
             if holding.backfilled:
-                bump(self.backfilled, request.priority, change)
+                backfilled = self.backfilled.setdefault(request.priority, [])
+                if change > 0:
+                    insort(backfilled, (request.order, request.request))
+                else:
+                    backfilled.remove((request.order, request.request))
 
 
 def bump(counts: dict[Key, int], key: Key, change: int) -> None:

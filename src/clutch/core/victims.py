@@ -16,6 +16,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from clutch.core.demand import Demand, is_firm
+from clutch.core.evictable import and_backfilled_at, is_out
 from clutch.core.fitting import Rules, fit, hosts, units
 from clutch.core.room_index import Desk, RoomIndex
 from clutch.core.workbench import Workbench
@@ -69,8 +70,8 @@ class VictimSearch:
         """The cheapest eviction that makes room for a request, or None."""
         deferred: Eviction | None = None
         evictable = self.bench.ledger.evictable
-        for threshold in evictable.thresholds(request.priority, preemption=self.preemption):
-            target = fit(self.bench.potential(threshold), demand, rules)
+        for threshold in evictable.thresholds(request, preemption=self.preemption):
+            target = fit(self.bench.room_for(request, threshold), demand, rules)
             if target is None:
                 continue
             found = self._at(threshold, request, demand, rules, target)
@@ -96,7 +97,7 @@ class VictimSearch:
     def _anywhere(self, threshold: int, request: Request, demand: Demand, rules: Rules) -> tuple[Candidate, ...] | None:
         """One victim if any one will do, else victims from the top of the list until it fits, wherever they are."""
         found: dict[str, Candidate] = {}
-        for tried, node in enumerate(hosts(self.bench.potential(threshold), demand, rules)):
+        for tried, node in enumerate(hosts(self.bench.room_for(request, threshold), demand, rules)):
             if tried >= NODES_TRIED:
                 break
             for candidate in self.candidates(node, request, threshold):
@@ -120,7 +121,7 @@ class VictimSearch:
         self, threshold: int, request: Request, demand: Demand, rules: Rules
     ) -> tuple[Candidate, ...] | None:
         """The node where the fewest and cheapest victims make room for everything."""
-        potential, soon = self.bench.potential(threshold), self.bench.soon
+        potential, soon = self.bench.room_for(request, threshold), self.bench.soon
         best: Cost | None = None
         chosen: tuple[Candidate, ...] | None = None
         for tried, node in enumerate(hosts(potential, demand, rules)):
@@ -170,12 +171,13 @@ class VictimSearch:
         """Victims among work that may not use what is kept for cells: so many slots of it, and enough to fit."""
         if not self.preemption or not any(level > request.priority for level in self.bench.ledger.evictable.levels):
             return None
+        threshold = and_backfilled_at(request.priority)
         candidates = sorted(
             self._candidate(holding)
             for name, holding in self.bench.ledger.holdings.items()
             if name not in self.bench.victims
             and is_firm(holding.request)
-            and self._may_leave(holding, request, request.priority)
+            and self._may_leave(holding, request, threshold)
         )
         work = self.bench.soon.fork()
         chosen: list[Candidate] = []
@@ -213,13 +215,13 @@ class VictimSearch:
         cell = request.interactive
         if cell is not None and held.leave_within_s > cell.wait_limit_s:
             return False
-        if held.priority > threshold and held.priority > request.priority:
-            return True
-        if not holding.backfilled or held.priority < threshold:
+        if not is_out(holding, threshold):
             return False
-        if cell is not None:
-            return held.priority >= request.priority
-        return (held.priority, held.order) > (request.priority, request.order)
+        if held.priority > request.priority:
+            return True
+        if not holding.backfilled or held.priority < request.priority:
+            return False
+        return cell is not None or held.order > request.order
 
     def _candidate(self, holding: Holding) -> Candidate:
         ripe_at = 0.0

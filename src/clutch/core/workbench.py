@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clutch.core.evictable import is_out
+from clutch.core.evictable import and_backfilled_at, is_out
 from clutch.core.ledger import Ledger
 from clutch.core.room_index import RoomIndex
 from clutch.wire.ids import NodeId, RequestId
-from clutch.wire.schedule import Holding, Placement
+from clutch.wire.schedule import Holding, Placement, Request
+
+
+class Behind:
+    """The room without backfilled work of one priority, for the request whose turn it is."""
+
+    def __init__(self, index: RoomIndex, entries: list[tuple[int, RequestId]]) -> None:
+        self.index = index
+        self.entries = entries
+        """Backfilled work still behind the request, the first to come last."""
+        self.ahead: dict[RequestId, None] = {}
+        """Backfilled work that came before the request and has been put back."""
 
 
 class Workbench:
@@ -27,6 +38,7 @@ class Workbench:
         self._taken: list[tuple[Placement, ...]] = []
         self._soon: RoomIndex | None = None
         self._potentials: dict[int, RoomIndex] = {}
+        self._behind: dict[int, Behind] = {}
 
     @property
     def soon(self) -> RoomIndex:
@@ -50,14 +62,32 @@ class Workbench:
             self._potentials[threshold] = found
         return found
 
+    def room_for(self, request: Request, threshold: int) -> RoomIndex:
+        """The room if all were gone who may make way for this very request at a threshold.
+
+        Backfilled work of its own priority makes way only for those ahead of it. Requests of one priority come in
+        order, so what is ahead of one is ahead of the next and is put back once.
+        """
+        if threshold != and_backfilled_at(request.priority) or request.interactive is not None:
+            return self.potential(threshold)
+        behind = self._behind.get(threshold)
+        if behind is None:
+            entries = self.ledger.evictable.backfilled.get(request.priority, [])
+            behind = self._behind[threshold] = Behind(self.potential(threshold).fork(), entries[::-1])
+        while behind.entries and behind.entries[-1][0] <= request.order:
+            _, name = behind.entries.pop()
+            if name not in self.victims and not self.ledger.holdings[name].leaving:
+                behind.index.take(self.ledger.holdings[name].placements)
+                behind.ahead[name] = None
+        return behind.index
+
     def grant(self, placements: tuple[Placement, ...]) -> None:
         """Take room that is open."""
         self._taken.append(placements)
         self.open.take(placements)
         if self._soon is not None:
             self._soon.take(placements)
-        for index in self._potentials.values():
-            index.take(placements)
+        self._take_everywhere(placements)
 
     def evict(self, holdings: Iterable[Holding]) -> None:
         """Count holdings as coming back."""
@@ -67,14 +97,22 @@ class Workbench:
             for threshold, index in self._potentials.items():
                 if not is_out(holding, threshold):
                     index.give(holding.placements)
+            for threshold, behind in self._behind.items():
+                if not is_out(holding, threshold) or holding.request.request in behind.ahead:
+                    behind.index.give(holding.placements)
+
+    def _take_everywhere(self, placements: tuple[Placement, ...]) -> None:
+        for index in self._potentials.values():
+            index.take(placements)
+        for behind in self._behind.values():
+            behind.index.take(placements)
 
     def promise(self, placements: tuple[Placement, ...]) -> tuple[NodeId, ...]:
         """Keep room of ``soon`` for somebody; what of it is open now is open no more."""
         soon = self.soon
         self._taken.append(placements)
         soon.take(placements)
-        for index in self._potentials.values():
-            index.take(placements)
+        self._take_everywhere(placements)
         nodes = tuple(dict.fromkeys(placement.node for placement in placements))
         for node in nodes:
             self.open.clamp(node, soon.desks[node])
