@@ -25,12 +25,13 @@ def campaign(s: State, *, pre: bool, why: str, transfer: bool = False) -> None:
     s.elapsed = 0
     s.draw_timeout()
     s.leader = None
-    s.votes = {s.me: True}
     if pre:
         s.move(Role.PRE_CANDIDATE, why)
+        s.votes = {s.me: True}
         term = s.term + 1
     else:
         s.move(Role.CANDIDATE, why)
+        s.votes = {}  # its own vote counts once the disk has it: see count_own_vote
         s.term += 1
         s.vote = s.me
         term = s.term
@@ -40,6 +41,14 @@ def campaign(s: State, *, pre: bool, why: str, transfer: bool = False) -> None:
                 VoteRequest(s.group, s.me, voter, term, s.log.last_index, s.log.last_term, pre=pre, transfer=transfer)
             )
     _count(s)
+
+
+def count_own_vote(s: State) -> None:
+    """What was durable is told to the core: a candidate's own vote may now count."""
+    durable = (s.durable.term, s.durable.vote) == (s.term, s.me)
+    if s.role is Role.CANDIDATE and durable and s.me not in s.votes:
+        s.votes[s.me] = True
+        _count(s)
 
 
 def become_follower(s: State, term: int, leader: RaftId | None, why: str) -> None:

@@ -14,6 +14,9 @@ from typing import Protocol
 
 from clutch.wire.errors import ClutchError, Conflict, DiskFull, NotFound, Unavailable
 
+JOIN_BELOW_BYTES = 64 << 10
+MAX_PIECES = 512
+
 
 class Files(Protocol):
     """One folder. Names are plain; writes reach the disk for certain only after ``sync``."""
@@ -26,7 +29,9 @@ class Files(Protocol):
         """A file of zeros of this size (0: it grows), whose name survives a crash. DiskFull if there is no room."""
         ...
 
-    def write(self, name: str, offset: int, data: bytes) -> None: ...
+    def write(self, name: str, offset: int, *pieces: bytes) -> None:
+        """Write the pieces one after the other, from ``offset`` on."""
+        ...
 
     def sync(self, name: str) -> None:
         """Everything written to the file is durable when this returns."""
@@ -97,13 +102,18 @@ class DiskFiles:
         except OSError as error:
             raise disk_error(error, name) from error
 
-    def write(self, name: str, offset: int, data: bytes) -> None:
+    def write(self, name: str, offset: int, *pieces: bytes) -> None:
         try:
             fd = self._fd(name)
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(fd, view, offset)
-                view, offset = view[written:], offset + written
+            total = sum(len(p) for p in pieces)
+            if len(pieces) > 1 and (total < JOIN_BELOW_BYTES or len(pieces) > MAX_PIECES):
+                pieces = (b"".join(pieces),)
+            written = os.pwritev(fd, pieces, offset) if pieces else 0
+            if written < total:  # rare: a signal, or a disk that is nearly full
+                view = memoryview(b"".join(pieces))[written:]
+                while view:
+                    step = os.pwrite(fd, view, offset + written)
+                    view, written = view[step:], written + step
         except OSError as error:
             raise disk_error(error, name) from error
 

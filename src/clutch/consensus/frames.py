@@ -2,7 +2,8 @@
 
 Pure. One frame is what one sync makes durable::
 
-    magic "CLW", format version | payload length u32 | checksum u32 | number u64 | payload (msgpack) | 0xA5
+    magic "CLW", format version | payload length u32 | checksum u32 | number u64 | payload | 0xA5
+    payload:  length u32 | a record in msgpack | the data of its large entries, one after the other
 
 Numbers are consecutive over all segments; the checksum covers number and payload and begins from the log's birth, so
 that a frame of another log, or one out of place, is never taken for valid. A segment is preallocated with zeros.
@@ -23,6 +24,7 @@ from typing import Literal
 
 import msgspec
 
+from clutch.consensus import packing
 from clutch.wire.errors import Corrupt, TooNew
 from clutch.wire.raft import Entry, HardState, RaftId, SnapshotMeta
 
@@ -81,11 +83,31 @@ def birth_seed(birth: str) -> int:
     return zlib.crc32(birth.encode())
 
 
-def encode(record: Record, number: int, seed: int) -> bytes:
-    """A whole frame."""
-    payload = _encoder.encode(record)
-    checksum = zlib.crc32(payload, zlib.crc32(number.to_bytes(8, "little"), seed))
-    return b"".join((_HEAD.pack(MAGIC, len(payload), checksum, number), payload, END_MARK))
+def encode(record: Record, number: int, seed: int) -> list[bytes]:
+    """A whole frame, in pieces: large data is not copied into it."""
+    blobs: list[bytes] = []
+    if isinstance(record, Batch) and record.entries:
+        light, blobs = packing.detach(record.entries)
+        if blobs:
+            record = Batch(record.hard_state, list(light), record.installed)
+    said = _encoder.encode(record)
+    payload = [len(said).to_bytes(4, "little"), said, *blobs]
+    checksum = zlib.crc32(number.to_bytes(8, "little"), seed)
+    length = 0
+    for piece in payload:
+        checksum = zlib.crc32(piece, checksum)
+        length += len(piece)
+    return [_HEAD.pack(MAGIC, length, checksum, number), *payload, END_MARK]
+
+
+def decode(payload: memoryview) -> Record:
+    """The record of a frame that checks."""
+    said = int.from_bytes(payload[:4], "little")
+    record = _decoder.decode(payload[4 : 4 + said])
+    blobs = payload[4 + said :]
+    if isinstance(record, Batch) and packing.has_detached(record.entries):
+        return Batch(record.hard_state, list(packing.attach(record.entries, blobs)), record.installed)
+    return record
 
 
 def scan(data: bytes, number: int, seed: int, name: str) -> Scan:
@@ -99,8 +121,8 @@ def scan(data: bytes, number: int, seed: int, name: str) -> Scan:
             _explain_damage(data, offset, end_of_data, number, seed, name)
             return Scan(records, offset, "torn")
         try:
-            records.append(_decoder.decode(payload))
-        except msgspec.MsgspecError as error:
+            records.append(decode(payload))
+        except (msgspec.MsgspecError, Corrupt) as error:
             raise Corrupt(f"frame {number} checks but does not decode: {error}", object=f"{name}@{offset}") from error
         offset += FRAME_BYTES + len(payload)
         number += 1

@@ -7,6 +7,7 @@ stops it is written to standard error as one line of JSON with the error's code,
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
@@ -29,6 +30,17 @@ def read_settings(path: Path) -> DriverSettings:
         raise BadRequest(f"the settings cannot be read: {error}", object=str(path)) from error
 
 
+def keep_memory() -> None:
+    """Let the allocator keep what it has: by default each large buffer is mapped, zeroed and unmapped by the kernel."""
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of mallopt(3)
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, 32 << 20)
+        libc.mallopt(trim_threshold, 256 << 20)
+    except (OSError, AttributeError):
+        return  # another C library: slower, not wrong
+
+
 async def run(settings: DriverSettings) -> None:
     """One member until it is told to stop."""
     driver = Driver(settings, founding_of(settings, os.urandom(16).hex()))
@@ -46,6 +58,7 @@ def main(arguments: list[str]) -> int:
     try:
         if len(arguments) != 1:
             raise BadRequest("one argument is needed: the settings file", object="clutch.consensus.main")
+        keep_memory()
         asyncio.run(run(read_settings(Path(arguments[0]))))
     except ClutchError as error:
         sys.stderr.write(msgspec.json.encode(error.view()).decode() + "\n")

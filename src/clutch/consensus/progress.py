@@ -26,8 +26,8 @@ class Progress:
     """One follower, as the leader sees it."""
 
     __slots__ = (
-        "active", "flow", "inflight", "inflight_bytes", "match", "max_bytes", "max_messages", "next", "probe_sent",
-        "read", "sent_commit", "snapshot_index",
+        "active", "eager_ticks", "flow", "inflight", "inflight_bytes", "match", "max_bytes", "max_messages", "next",
+        "probe_sent", "read", "sent_commit", "snapshot_index",
     )  # fmt: skip
 
     def __init__(self, next_index: int, max_messages: int, max_bytes: int) -> None:
@@ -42,6 +42,7 @@ class Progress:
         self.snapshot_index = 0
         self.sent_commit = 0
         self.active = False  # heard of since the last quorum check
+        self.eager_ticks = 0  # while positive, it waits for commits itself and is told of each at once
         self.read = 0  # the newest read round this follower confirmed
 
     @property

@@ -150,8 +150,10 @@ class Raft:
         if handler is not None:
             handler(s, message)
         elif isinstance(message, ReadRequest):
+            replication.note_eager(s, message.sender)
             reads.request(s, message.sender, message.context)
         elif isinstance(message, Forward):
+            replication.note_eager(s, message.sender)
             self._take_forwarded(message)
         self._settle()
 
@@ -288,6 +290,7 @@ class Raft:
                 s.uncommitted_bytes = max(0, s.uncommitted_bytes - sum(size_of(e) for e in ready.committed))
         if s.role is Role.LEADER:
             replication.advance_commit(s)
+        election.count_own_vote(s)
         self._settle()
 
     def members(self) -> tuple[MemberStatus, ...]:

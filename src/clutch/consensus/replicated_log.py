@@ -85,7 +85,7 @@ class Application(Protocol):
         ...
 
 
-class _Wire(asyncio.Protocol):
+class _Wire(asyncio.BufferedProtocol):
     """The connection to the member."""
 
     def __init__(self) -> None:
@@ -98,8 +98,11 @@ class _Wire(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        for frame in self._buffer.feed(data):
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        for frame in self._buffer.filled(nbytes):
             message = _decoder.decode(frame)
             if isinstance(message, Event):
                 self.events.put_nowait(message)

@@ -81,10 +81,15 @@ def advance_commit(s: State) -> bool:
 
 
 def fill(s: State) -> None:
-    """Send every follower what it lacks, as far as its window allows, and the news of the commit index."""
+    """Send every follower what it lacks, as far as its window allows.
+
+    Appends carry the commit index. On its own it is sent at once only to followers that wait for it (they forwarded a
+    proposal or a read lately); the others hear it with the next append or at the next tick.
+    """
     for peer, progress in s.progress.items():
-        while send_append(s, peer, progress, even_empty=progress.sent_commit < s.log.commit):
-            pass
+        news = progress.sent_commit < s.log.commit and progress.eager_ticks > 0
+        while send_append(s, peer, progress, even_empty=news):
+            news = False
 
 
 def send_append(s: State, peer: RaftId, progress: Progress, *, even_empty: bool) -> bool:
@@ -111,10 +116,16 @@ def send_append(s: State, peer: RaftId, progress: Progress, *, even_empty: bool)
 
 
 def beat(s: State) -> None:
-    """Tell everybody who leads. Carries no commit index a follower may not have."""
+    """Tell everybody who leads."""
     for peer, progress in s.progress.items():
-        commit = min(progress.match, s.log.commit)
-        s.send_early(Heartbeat(s.group, s.me, peer, s.term, commit, s.read_round))
+        _beat_one(s, peer, progress)
+
+
+def _beat_one(s: State, peer: RaftId, progress: Progress) -> None:
+    """A heartbeat carries no commit index that the follower may not have."""
+    commit = min(progress.match, s.log.commit)
+    progress.sent_commit = max(progress.sent_commit, commit)
+    s.send_early(Heartbeat(s.group, s.me, peer, s.term, commit, s.read_round))
 
 
 def tick(s: State) -> bool:
@@ -130,10 +141,21 @@ def tick(s: State) -> bool:
             progress.active = False
         if alive < s.quorum:
             return False
-    if s.beat_elapsed >= s.limits.heartbeat_ticks:
+    due = s.beat_elapsed >= s.limits.heartbeat_ticks
+    if due:
         s.beat_elapsed = 0
-        beat(s)
+    for peer, progress in s.progress.items():
+        progress.eager_ticks -= 1
+        if due or progress.sent_commit < min(progress.match, s.log.commit):
+            _beat_one(s, peer, progress)
     return True
+
+
+def note_eager(s: State, peer: RaftId) -> None:
+    """This follower's clients wait for commits."""
+    progress = s.progress.get(peer)
+    if progress is not None:
+        progress.eager_ticks = 4 * s.limits.election_ticks
 
 
 def on_append_reply(s: State, m: AppendReply) -> None:
@@ -173,7 +195,8 @@ def hand_over(s: State, target: RaftId, progress: Progress) -> None:
 
 def farewell(s: State) -> None:
     """A leader that was removed says so to everyone, and asks the best of them to stand, so that nobody has to wait."""
-    fill(s)
+    for peer, progress in s.progress.items():
+        send_append(s, peer, progress, even_empty=True)
     voters = [v for v in s.log.configuration.voters if v in s.progress]
     voters.sort(key=lambda v: s.progress[v].match, reverse=True)
     for target in voters[:1]:

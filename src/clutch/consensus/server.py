@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 LENGTH = struct.Struct("<I")
 FRAME_SLACK_BYTES = 64 << 10
+SCRATCH_BYTES = 256 << 10
 FOLLOW_BYTES = 4 << 20
 """Sent ahead of what a follower has consumed."""
 
@@ -52,32 +53,61 @@ _decoder: msgspec.msgpack.Decoder[ClientRequest] = msgspec.msgpack.Decoder(Clien
 
 
 class FrameBuffer:
-    """Bytes in, whole frames out."""
+    """Bytes in, whole frames out. Meant for ``asyncio.BufferedProtocol``: a large frame is received where it stays."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._pieces = bytearray()
+        self._scratch = bytearray(SCRATCH_BYTES)
+        self._filled = 0
+        self._large: bytearray | None = None  # a frame larger than the scratch, being filled
+        self._large_filled = 0
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Every frame that is complete now. Raises TooLarge for one that could never be."""
-        pieces = self._pieces
-        pieces += data
-        found: list[bytes] = []
+    def room(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._large is not None:
+            return memoryview(self._large)[self._large_filled :]
+        return memoryview(self._scratch)[self._filled :]
+
+    def filled(self, count: int) -> list[memoryview]:
+        """Every frame that is complete now. Raises TooLarge for one that could never be.
+
+        What is returned is valid until ``room`` is asked for again.
+        """
+        if self._large is not None:
+            self._large_filled += count
+            if self._large_filled < len(self._large):
+                return []
+            frame, self._large = self._large, None
+            return [memoryview(frame)]
+        self._filled += count
+        found: list[memoryview] = []
         at = 0
-        while len(pieces) - at >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(pieces, at)
+        while self._filled - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._scratch, at)
             if length > self._max_bytes:
                 raise TooLarge(f"a frame of {length} bytes, at most {self._max_bytes} are taken", object="client")
-            if len(pieces) - at < LENGTH.size + length:
+            if self._filled - at < LENGTH.size + length:
+                if LENGTH.size + length > SCRATCH_BYTES:
+                    self._begin_large(at + LENGTH.size, length)
+                    at = self._filled
                 break
-            found.append(bytes(memoryview(pieces)[at + LENGTH.size : at + LENGTH.size + length]))
+            found.append(memoryview(self._scratch)[at + LENGTH.size : at + LENGTH.size + length])
             at += LENGTH.size + length
-        if at:
-            del pieces[:at]
+        left = self._filled - at
+        if left and at:
+            kept = bytes(self._scratch[at : self._filled])
+            found = [memoryview(bytes(f)) for f in found]
+            self._scratch[:left] = kept
+        self._filled = left
         return found
 
+    def _begin_large(self, start: int, length: int) -> None:
+        self._large = bytearray(length)
+        self._large_filled = self._filled - start
+        self._large[: self._large_filled] = self._scratch[start : self._filled]
 
-class Connection(asyncio.Protocol):
+
+class Connection(asyncio.BufferedProtocol):
     """One local client."""
 
     def __init__(self, server: Server) -> None:
@@ -109,9 +139,12 @@ class Connection(asyncio.Protocol):
         self._server.connections.pop(self, None)
         self._transport = None
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            for frame in self._buffer.feed(data):
+            for frame in self._buffer.filled(nbytes):
                 self._take(_decoder.decode(frame))
         except (TooLarge, msgspec.MsgspecError) as error:
             reason = error if isinstance(error, TooLarge) else BadRequest(str(error), object="client")

@@ -19,11 +19,12 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from clutch.wire.errors import ClutchError, NotAllowed
+from clutch.consensus import packing
+from clutch.wire.errors import ClutchError, Corrupt, NotAllowed
 from clutch.wire.raft import Address, Append, AppendReply, Header, PeerMessage, RaftId, Refusal, SnapshotChunk
 
 BULK_FROM_BYTES = 32 << 10
-FRAME_BYTES = 256 << 10
+FRAME_BYTES = 512 << 10
 MAX_MESSAGE_BYTES = 256 << 20
 CONTROL_QUEUE = 4096
 BULK_QUEUE = 256
@@ -88,7 +89,8 @@ class Transport:
         on_idle: Callable[[], None],
     ) -> None:
         self._header = header
-        self._header_bytes = _encoder.encode(header)
+        encoded = _encoder.encode(header)
+        self._header_bytes = len(encoded).to_bytes(2, "little") + encoded
         self._keys = keys
         self._admit = admit
         self._on_message = on_message
@@ -184,16 +186,19 @@ class Transport:
         peer = self._peers.get(message.receiver)
         if peer is None:
             return False
+        blobs: list[bytes] = []
+        if isinstance(message, Append) and message.entries:
+            light, blobs = packing.detach(message.entries)
+            if blobs:
+                message = msgspec.structs.replace(message, entries=light)
         payload = _encoder.encode(message)
-        size = len(payload)
-        socket = peer.lane(message, size)
+        socket = peer.lane(message, len(payload) + sum(len(b) for b in blobs))
         try:
-            if size <= FRAME_BYTES:
-                socket.send_multipart((self._header_bytes, payload), zmq.NOBLOCK)
+            if len(payload) <= FRAME_BYTES and not blobs:
+                socket.send(self._header_bytes + payload, zmq.NOBLOCK)
             else:
-                view = memoryview(payload)
-                pieces = [view[at : at + FRAME_BYTES] for at in range(0, size, FRAME_BYTES)]
-                socket.send_multipart([self._header_bytes, *pieces], zmq.NOBLOCK, copy=False)
+                parts = [*_cut([self._header_bytes + payload]), b"", *_cut(blobs)]
+                socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
         except zmq.Again:
             self.dropped += 1
             return False
@@ -228,9 +233,11 @@ class Transport:
             self._on_readable(socket)
 
     def _take(self, socket: zmq.Socket[bytes], frames: list[Any]) -> None:
-        if len(frames) < 3:
+        if len(frames) < 2 or len(frames[1]) < 2:
             return
-        header_bytes = frames[1].bytes
+        first = frames[1].buffer
+        size = int.from_bytes(first[:2], "little")
+        header_bytes = bytes(first[2 : 2 + size])
         key = frames[1].get("User-Id")
         known = (header_bytes, key)
         if known not in self._verdicts:
@@ -239,10 +246,9 @@ class Transport:
         if verdict is not None:
             self._refuse(socket, frames[0].bytes, header_bytes, verdict)
             return
-        body = frames[2].buffer if len(frames) == 3 else b"".join([f.buffer for f in frames[2:]])
         try:
-            message = _decoder.decode(body)
-        except msgspec.MsgspecError as error:
+            message = _put_together(first[2 + size :], frames[2:])
+        except (msgspec.MsgspecError, Corrupt) as error:
             self._note(NotAllowed(f"a message that does not decode: {error}", object=str(self._allowed.get(key))))
             return
         if message.sender != self._allowed.get(key):
@@ -275,7 +281,7 @@ class Transport:
             return
         refusal = Refusal(header.group, self._header.sender, header.sender, 0, header.birth, verdict.view())
         try:
-            socket.send_multipart((route, self._header_bytes, _encoder.encode(refusal)), zmq.NOBLOCK)
+            socket.send_multipart((route, self._header_bytes + _encoder.encode(refusal)), zmq.NOBLOCK)
         except zmq.ZMQError:
             self.dropped += 1
 
@@ -290,7 +296,8 @@ class Transport:
                 frames = peer.control.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            message = _decoder.decode(frames[-1])
+            size = int.from_bytes(frames[0][:2], "little")
+            message = _decoder.decode(frames[0][2 + size :])
             if isinstance(message, Refusal):
                 self.refused_by[peer.address.id] = NotAllowed(message.error.cause, object=message.error.object)
                 self._on_message(message)
@@ -321,3 +328,32 @@ class Transport:
                 self._note(NotAllowed(f"an unknown key from {address.decode()}", object=key or "no key"))
                 answer = (version, sequence, b"400", b"unknown key", b"", b"")
             self._zap.send_multipart(answer)
+
+
+def _cut(pieces: list[bytes]) -> list[Any]:
+    """Frames of bounded size, without a copy."""
+    frames: list[Any] = []
+    for piece in pieces:
+        if len(piece) <= FRAME_BYTES:
+            frames.append(piece)
+        else:
+            view = memoryview(piece)
+            frames += [view[at : at + FRAME_BYTES] for at in range(0, len(piece), FRAME_BYTES)]
+    return frames
+
+
+def _put_together(first: memoryview, more: list[Any]) -> PeerMessage:
+    """A message from its frames: what is said, an empty frame, then the data of large entries."""
+    if not more:
+        return _decoder.decode(first)
+    said: list[Any] = [first]
+    at = 0
+    while at < len(more) and len(more[at]):
+        said.append(more[at].buffer)
+        at += 1
+    message = _decoder.decode(first if len(said) == 1 else b"".join(said))
+    if isinstance(message, Append) and packing.has_detached(message.entries):
+        blobs = [f.buffer for f in more[at + 1 :]]
+        whole = packing.attach(message.entries, blobs[0] if len(blobs) == 1 else memoryview(b"".join(blobs)))
+        return msgspec.structs.replace(message, entries=whole)
+    return message

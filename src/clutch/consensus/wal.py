@@ -202,13 +202,14 @@ class Wal:
 
     def _write(self, record: Batch | Compacted) -> int:
         frame = frames.encode(record, self._number, self._seed)
-        if self._offset + len(frame) > self._size:
-            self._roll(len(frame))
+        size = _size(frame)
+        if self._offset + size > self._size:
+            self._roll(size)
             frame = frames.encode(record, self._number, self._seed)
-        self._files.write(self.current, self._offset, frame)
-        self._offset += len(frame)
+        self._files.write(self.current, self._offset, *frame)
+        self._offset += size
         self._number += 1
-        return len(frame)
+        return size
 
     def _roll(self, need: int) -> None:
         """Begin a segment. The one before is durable already: nothing is written after an unsynced frame."""
@@ -219,10 +220,10 @@ class Wal:
         head = SegmentHead(
             identity.group, identity.me, identity.birth, segment, 0, self._hard_state, self._snapshot, self._base
         )
-        room = need + 2 * len(frames.encode(head, self._number, self._seed))
+        room = need + 2 * _size(frames.encode(head, self._number, self._seed))
         if room > size:
             size = -(-room // limits.segment_bytes) * limits.segment_bytes
-        frame = frames.encode(msgspec.structs.replace(head, size_bytes=size), self._number, self._seed)
+        frame = b"".join(frames.encode(msgspec.structs.replace(head, size_bytes=size), self._number, self._seed))
         name = _name(segment)
         # Made aside and renamed when whole: a segment without a head is therefore always damage, never an accident.
         self._put(name, frame, size)
@@ -232,6 +233,10 @@ class Wal:
 
 
 _REPLACE = "Keep the folder for study; bring this member back as a learner under its next incarnation."
+
+
+def _size(pieces: list[bytes]) -> int:
+    return sum(len(p) for p in pieces)
 
 
 def _name(segment: int) -> str:

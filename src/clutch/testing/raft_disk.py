@@ -60,12 +60,13 @@ class SimulatedFiles:
         self._sizes[name] = size_bytes
         self._lengths[name] = 0
 
-    def write(self, name: str, offset: int, data: bytes) -> None:
+    def write(self, name: str, offset: int, *pieces: bytes) -> None:
         self.crash_point()
+        data = b"".join(pieces)
         length = self._length(name)
         assert offset == length, f"{name}: a write at {offset}, the file ends at {length}"
         try:
-            self.disk.append(name, bytes(data))
+            self.disk.append(name, data)
         except OSError as error:
             raise disk_error(error, name) from error
         self._lengths[name] = length + len(data)

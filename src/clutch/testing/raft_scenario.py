@@ -42,7 +42,7 @@ from clutch.wire.raft import (
     VoteRequest,
 )
 
-LIMITS = Limits(heartbeat_ticks=1, election_ticks=10, keep_entries=0, keep_bytes=0, max_append_bytes=1 << 20)
+LIMITS = Limits(heartbeat_ticks=1, election_ticks=10, keep_entries=0, keep_bytes=0, max_append_bytes=1)
 
 
 class Player:

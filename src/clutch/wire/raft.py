@@ -35,6 +35,7 @@ class EntryKind(enum.IntEnum):
     DATA = 0  # bytes of a client
     NOOP = 1  # the first entry of a term: commits everything before it
     CONFIGURATION = 2  # data is an encoded Configuration
+    DETACHED = 3  # on its way or on disk only: the data stands elsewhere, here is its length
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
