@@ -8,8 +8,10 @@ from enum import Enum
 import msgspec
 
 from clutch.core.recorded import Recorded
-from clutch.wire.facts import AllocationGranted, Fact, LeaseGranted, LeaseWanted, MemberGranted, NodeReported
+from clutch.wire.facts import AllocationGranted, Fact, LeaseGranted, LeaseWanted, MemberGranted, NodeReported, Placed
 from clutch.wire.ids import Fence, MemberId
+from clutch.wire.messages import Exit
+from clutch.wire.specs import Quota
 
 
 def subjects(fact: Fact) -> list[str]:
@@ -47,17 +49,19 @@ def tell(fact: Fact) -> str:
     """A fact in words: its kind and the fields that say something."""
     kind = str(fact.__struct_config__.tag).replace("_", " ")
     if isinstance(fact, AllocationGranted):
-        places = ", ".join(
-            f"{p.placement.role}.{p.placement.rank} on {p.placement.node}"
-            + (f" slots {','.join(map(str, p.placement.slots))} #{p.lease_number}" if p.placement.slots else "")
-            for p in fact.members
-        )
+        places = ", ".join(f"{p.placement.role}.{p.placement.rank} {_place(p)}" for p in fact.members)
         return f"{kind}: {fact.task} epoch {fact.epoch}: {places}"
     if isinstance(fact, NodeReported):
         strays = f", strays: {', '.join(fact.strays)}" if fact.strays else ""
         return f"{kind}: {fact.node} in {fact.pool}, {len(fact.capacity.slots)} slots{strays}"
     fields = ((name, getattr(fact, name)) for name in fact.__struct_fields__)
     return f"{kind}: " + " ".join(f"{name}={_plain(value)}" for name, value in fields if value not in (None, "", ()))
+
+
+def _place(placed: Placed) -> str:
+    slots = placed.placement.slots
+    fenced = f" slots {','.join(map(str, slots))} #{placed.lease_number}" if slots else ""
+    return f"on {placed.placement.node}{fenced}"
 
 
 def _plain(value: object) -> str:
@@ -67,6 +71,14 @@ def _plain(value: object) -> str:
         return f"{value:.3f}"
     if isinstance(value, MemberId | Fence):
         return str(value)
+    if isinstance(value, Placed):
+        return _place(value)
+    if isinstance(value, Exit):
+        return f"{value.code} ({value.cause})"
+    if isinstance(value, Quota):
+        return f"{value.slots} slots for {value.scope}"
+    if isinstance(value, tuple):
+        return ",".join(_plain(each) for each in value)
     if isinstance(value, msgspec.Struct):
         named = getattr(value, "name", None)
         return str(named) if named else type(value).__name__
