@@ -75,7 +75,8 @@ def _died(state: State, member: Member, verdict: Verdict, detail: str, now: floa
         yield from _left_alone(state, member)
     elif allocation.state is AllocationState.LEAVING:
         if all(m.state in machine.GONE for m in state.members_of(task)):
-            left = allocation_machine.clean_exit_verdict(allocation)
+            acked = allocation.leave is not None and allocation.leave.acked
+            left = allocation_machine.clean_exit_verdict(allocation) if acked else verdict
             yield from allocations.end(state, task, left, detail, now)
     else:
         failures = member.failures + (verdict is Verdict.FAILED)
