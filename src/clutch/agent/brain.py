@@ -112,6 +112,7 @@ class Brain:
         self.capacity = capacity
         self.generation = 0
         self.term = 0
+        self.greeting = 0
         self.wanted: Wanted | None = None
         self.records: dict[Key, Record] = {}
         self.leases: dict[LeaseId, int] = {lease.lease: lease.number for lease in leases}
@@ -124,9 +125,13 @@ class Brain:
 
     def greeted(self, hello: Hello) -> list[Effect]:
         """A master introduces itself. A higher term takes over; what an older one wanted is forgotten."""
-        if (hello.generation, hello.term) > (self.generation, self.term):
-            self.generation, self.term = hello.generation, hello.term
+        theirs, ours = (hello.generation, hello.term), (self.generation, self.term)
+        if theirs < ours:
+            return []
+        if theirs > ours:
+            self.generation, self.term, self.greeting = hello.generation, hello.term, 0
             self.wanted = None
+        self.greeting = max(self.greeting, hello.greeting)
         return [self.report()]
 
     def ordered(self, wanted: Wanted) -> list[Effect]:
@@ -173,6 +178,7 @@ class Brain:
                 sequence=self._sequence,
                 generation=self.generation,
                 term=self.term,
+                greeting=self.greeting,
                 wanted_sequence=self.wanted.sequence if self.wanted is not None else 0,
                 capacity=self.capacity,
                 members=tuple(ObservedMember(m, fence, r.status, r.exit) for (m, fence), r in self.records.items()),

@@ -6,26 +6,49 @@ silent, who has not yet taken in what was last wanted of him.
 
 from __future__ import annotations
 
-from clutch.wire.ids import NodeId, Term
-from clutch.wire.messages import Report
+from enum import StrEnum
 
-SESSIONS_REMEMBERED = 16
+from clutch.wire.ids import NodeId, Term
+from clutch.wire.messages import Hello, Report
+
+GREETING_PAUSE_S = 0.2
+"""A node is greeted at most this often, however many reports of it we do not believe."""
+
+
+class Heard(StrEnum):
+    """What a report is to us."""
+
+    NEWS = "news"
+    OLD = "old"  # late or doubled: we know better already
+    STRANGE = "strange"  # another term's, or another start of the agent: greet it and see whether it answers
 
 
 class Contact:
     """One node, as far as this term has heard of it."""
 
-    __slots__ = ("heard_at", "retired", "said_at", "said_sequence", "sequence", "session", "silent", "took_sequence")
+    __slots__ = (
+        "greeted_at",
+        "greeting",
+        "heard_at",
+        "said_at",
+        "said_sequence",
+        "sequence",
+        "session",
+        "silent",
+        "took",
+    )
 
-    def __init__(self, session: str) -> None:
-        self.session = session
+    def __init__(self) -> None:
+        self.session = ""
         self.sequence = -1
         self.heard_at = 0.0
-        self.silent = False
+        self.silent = True
+        self.greeting = 0
+        self.greeted_at = float("-inf")
         self.said_sequence = 0
         self.said_at = 0.0
-        self.took_sequence = 0
-        self.retired: list[str] = []
+        self.took = 0
+        """The sequence of the last ``Wanted`` that its reports reflect."""
 
 
 class Contacts:
@@ -38,24 +61,31 @@ class Contacts:
         self.term: Term = 0
         self._contacts: dict[NodeId, Contact] = {}
 
-    def believes(self, report: Report, now: float) -> bool:
-        """Whether a report is news: of this term, from the agent's latest start, and not older than one we had."""
+    def take(self, report: Report, now: float) -> Heard:
+        """Note a report. Another start of an agent is believed only when it echoes our latest greeting: messages of
+        one that is gone may still be under way, and must not take the place of the one that is there."""
+        contact = self._contacts.setdefault(report.node, Contact())
         if (report.generation, report.term) != (self.generation, self.term):
-            return False
-        contact = self._contacts.get(report.node)
-        if contact is None:
-            contact = self._contacts[report.node] = Contact(report.session)
+            return Heard.STRANGE
         if report.session != contact.session:
-            if report.session in contact.retired:
-                return False
-            contact.retired = [*contact.retired, contact.session][-SESSIONS_REMEMBERED:]
-            contact.session, contact.sequence, contact.took_sequence = report.session, -1, 0
+            if report.greeting != contact.greeting:
+                return Heard.STRANGE
+            contact.session, contact.sequence = report.session, -1
         if report.sequence <= contact.sequence:
-            return False
+            return Heard.OLD
         contact.sequence = report.sequence
         contact.heard_at, contact.silent = now, False
-        contact.took_sequence = report.wanted_sequence
-        return True
+        contact.took = report.wanted_sequence
+        return Heard.NEWS
+
+    def greet(self, node: NodeId, now: float) -> Hello | None:
+        """What to say to a stranger; None if it was greeted a moment ago."""
+        contact = self._contacts[node]
+        if now - contact.greeted_at < GREETING_PAUSE_S:
+            return None
+        contact.greeting += 1
+        contact.greeted_at = now
+        return Hello(self.generation, self.term, contact.greeting)
 
     def said(self, node: NodeId, sequence: int, now: float) -> None:
         contact = self._contacts.get(node)
@@ -77,6 +107,6 @@ class Contacts:
             node
             for node, contact in self._contacts.items()
             if not contact.silent
-            and contact.took_sequence < contact.said_sequence
+            and contact.took < contact.said_sequence
             and now - contact.said_at >= self.repeat_after_s
         ]

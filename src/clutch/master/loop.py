@@ -27,7 +27,7 @@ from clutch.core.recorded import Recorded, from_row, to_row
 from clutch.core.scheduling import schedule
 from clutch.core.state import State, Touched
 from clutch.core.wanted import may_be_ordered, wanted
-from clutch.master.contacts import Contacts
+from clutch.master.contacts import Contacts, Heard
 from clutch.wire import events as e
 from clutch.wire.errors import BrokenInvariant, ClutchError, Unavailable
 from clutch.wire.facts import Fact
@@ -118,10 +118,14 @@ class Loop:
         """An agent has reported. A report we do not believe is answered with who leads; a full queue drops it."""
         if not self.serving.is_set():
             return
-        if not self._contacts.believes(report, self.clock.now()):
-            self.links.say(report.node, Hello(self.state.generation, self.state.term))
-            return
-        self._tell(e.Reported(cause=f"agent:{report.node}", report=report))
+        now = self.clock.now()
+        heard = self._contacts.take(report, now)
+        if heard is Heard.NEWS:
+            self._tell(e.Reported(cause=f"agent:{report.node}", report=report))
+        elif heard is Heard.STRANGE:
+            hello = self._contacts.greet(report.node, now)
+            if hello is not None:
+                self.links.say(report.node, hello)
 
     def _tell(self, event: e.Event) -> None:
         """Take an event that nobody waits for. Such events repeat themselves, so a full queue may drop one."""

@@ -41,6 +41,11 @@ class Network:
         self._chance = world.chance("network")
         self._receivers: dict[str, Callable[[str, Any], None]] = {}
         self._cuts: set[tuple[str, str]] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """From now on nothing is carried any more."""
+        self._closed = True
 
     def attach(self, host: str, deliver: Callable[[str, Any], None]) -> None:
         """From now on ``deliver(sender, message)`` is called for what reaches this host."""
@@ -70,6 +75,8 @@ class Network:
 
     def send(self, sender: str, receiver: str, message: Any) -> None:
         """Put a message under way. It arrives later, more than once, or never."""
+        if self._closed:
+            return
         self.sent += 1
         chance, weather = self._chance, self.weather
         copies = 2 if weather.duplication and chance.random() < weather.duplication else 1

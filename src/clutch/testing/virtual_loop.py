@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import events
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
 from clutch.testing.world import World
+
+TASKS_KEPT = 64
+"""Beyond so many, finished ones are dropped from the list of what may have to be unwound."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -26,6 +30,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.stopped = False
         self.failures: list[BaseException] = []
         self._held: list[asyncio.Handle] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._grave: deque[asyncio.Handle] | None = None
+        self._closed = True  # it owns nothing that would have to be closed; the world runs it
 
     # -- the process's life --------------------------------------------------------------------------------------
 
@@ -42,11 +49,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for handle in held:
             self.world.at(self.world.now, lambda handle=handle: self._happen(handle))  # type: ignore[misc]
 
+    def bury(self) -> None:
+        """After the simulation: unwind what still hangs in coroutines, so that nothing is left to the collector."""
+        self.dead, self.stopped, self._grave = False, False, deque()
+        for task in self._tasks:
+            task.cancel()
+        while self._grave:
+            self._run(self._grave.popleft())
+        self._tasks.clear()
+        self.dead = True
+
     def start(self, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin a coroutine as this process's own."""
-        task = self.create_task(main)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # a killed process leaves its tasks pending
-        return task
+        return self.create_task(main)
 
     # -- what asyncio needs of a loop ----------------------------------------------------------------------------
 
@@ -57,7 +72,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        if not self.dead:
+        if self._grave is not None:
+            self._grave.append(handle)
+        elif not self.dead:
             self.world.at(self.world.now, lambda: self._happen(handle))
         return handle
 
@@ -72,14 +89,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        if not self.dead:
+        if not self.dead and self._grave is None:
             self.world.at(when, lambda: self._happen(handle))
         return handle
 
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        if len(self._tasks) > TASKS_KEPT:
+            self._tasks = [kept for kept in self._tasks if not kept.done()]
+        self._tasks.append(task)
         return task
+
+    def _check_closed(self) -> None:
+        """There is nothing to close."""
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """The agenda drops it when it comes up."""
@@ -95,6 +117,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self.stopped:
             self._held.append(handle)
             return
+        self._run(handle)
+
+    def _run(self, handle: asyncio.Handle) -> None:
         events._set_running_loop(self)
         try:
             handle._run()

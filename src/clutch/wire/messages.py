@@ -65,10 +65,14 @@ class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A master introduces itself; from now on the agent refuses lower terms, and its reports say so."""
+    """A master introduces itself; from now on the agent refuses lower terms, and its reports say so.
+
+    ``greeting`` grows with each hello to a node; echoing it proves that a report is not from an agent that is gone.
+    """
 
     generation: int
     term: Term
+    greeting: int
 
 
 class MemberStatus(StrEnum):
@@ -132,6 +136,8 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     sequence: int
     generation: int
     term: Term
+    greeting: int
+    """Of the last hello it heard in that term."""
     wanted_sequence: int
     """The last ``Wanted`` of that term this report already reflects."""
     capacity: Capacity

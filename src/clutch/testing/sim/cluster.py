@@ -50,6 +50,7 @@ class Cluster:
         self.acknowledged_tasks: dict[TaskId, None] = {}
         self.acknowledged_steps: dict[TaskId, int] = {}
         self.winding_up = False
+        self.loops: list[VirtualLoop] = []
         self.fired: dict[FaultKind, int] = {}
         self.notes: list[tuple[float, str]] = []
         """What went wrong when, in words."""
@@ -137,6 +138,13 @@ class Cluster:
             case FaultKind.REBOOT if machine:
                 machine.reboot()
                 after(fault.lasts_s, machine.power_on)
+            case FaultKind.REIMAGE if machine:
+                machine.reboot()
+                machine.directories.clear()
+                after(fault.lasts_s, machine.power_on)
+            case FaultKind.SLOT_LOST if machine:
+                machine.lose_slot()
+                after(fault.lasts_s + 5.0, machine.repair)
             case FaultKind.CUT_NODE if machine:
                 self.network.isolate(machine.node, [*self.master_hosts, "people"])
                 after(fault.lasts_s, lambda: self._mend(machine.node))
@@ -152,6 +160,12 @@ class Cluster:
             self.network.mend(node, host)
             self.network.mend(host, node)
 
+    def close(self) -> None:
+        """The simulation is over: nothing more is said or heard, and every process is unwound."""
+        self.network.close()
+        for loop in self.loops:
+            loop.bury()
+
     def mend_everything(self) -> None:
         self.winding_up = True
         self.network.mend_all()
@@ -163,6 +177,7 @@ class Cluster:
             master.start()
         for machine in self.machines.values():
             machine.up = True
+            machine.repair()
             machine.start_agent()
 
 
@@ -186,6 +201,7 @@ class Master:
         self._starts += 1
         name = f"{self.host}.{self._starts}"
         loop = self.loop = VirtualLoop(self.cluster.world, name)
+        self.cluster.loops.append(loop)
         self.cluster.network.attach(self.host, lambda sender, message: self._arrived(loop, sender, message))
         journal = MemoryJournal(self.cluster.store, hook=_Disk(self))
         settings = LoopSettings(holder=name, snapshot_rows=self.chance.choice((40, 200, 10_000)))

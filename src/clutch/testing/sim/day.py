@@ -66,6 +66,8 @@ class Day:
                 raise self.cluster.promises.broken
         except PromiseBroken as error:
             self.broken = str(error)
+        finally:
+            self.cluster.close()
 
     @property
     def clock_s(self) -> float:

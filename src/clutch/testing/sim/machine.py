@@ -40,7 +40,7 @@ class Machine:
         self.world = cluster.world
         self.node = node
         self.pool = pool
-        self.capacity = capacity
+        self.capacity = self.whole = capacity
         self.directories: dict[b.Key, Directory] = {}
         self.leases: dict[LeaseId, WantedLease] = {}
         self.agent: Agent | None = None
@@ -70,6 +70,20 @@ class Machine:
     def power_on(self) -> None:
         self.up = True
         self.start_agent()
+
+    def lose_slot(self) -> None:
+        """A device falls off the bus; the agent notices when it looks again, which is when it starts."""
+        if self.capacity == self.whole and len(self.whole.slots) > 1:
+            self.capacity = msgspec.structs.replace(self.whole, slots=self.whole.slots[:-1])
+            self.crash_agent()
+            self.start_agent()
+
+    def repair(self) -> None:
+        """Every device is there again."""
+        if self.capacity != self.whole:
+            self.capacity = self.whole
+            self.crash_agent()
+            self.start_agent()
 
     # -- what is physically so -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from clutch.agent import brain as b
 from clutch.core.projection import project
 from clutch.core.recorded import Recorded, to_row
 from clutch.core.state import Touched
-from clutch.master.contacts import Contacts
+from clutch.master.contacts import Contacts, Heard
 from clutch.master.loop import Loop
 from clutch.testing.sim.cluster import Kit
 from clutch.wire import events as e
@@ -89,10 +89,9 @@ class OverlooksStrays(Loop):
 
 
 class _BelievesAnything(Contacts):
-    def believes(self, report: Report, now: float) -> bool:
-        told = msgspec.structs.replace(report, generation=self.generation, term=self.term)
-        super().believes(told, now)
-        return True
+    def take(self, report: Report, now: float) -> Heard:
+        super().take(report, now)
+        return Heard.NEWS
 
 
 class BelievesOldReports(Loop):

@@ -16,6 +16,8 @@ class FaultKind(StrEnum):
     MASTER_STOP = "master stopped"
     AGENT_CRASH = "agent crash"
     REBOOT = "machine reboot"
+    REIMAGE = "machine reimaged"
+    SLOT_LOST = "slot lost"
     CUT_NODE = "node cut off"
     CUT_ONE_WAY = "one-way cut"
     CUT_MASTERS = "masters cut from the journal"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import traceback
 
 import msgspec
@@ -40,20 +39,21 @@ def run(seed: int, *, nodes: int | None = None, faults: bool = True, kit: type[K
 
 
 def run_plan(plan: SimPlan, kit: type[Kit] = Kit) -> Outcome:
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a killed process leaves tasks behind, as it should
     cluster = Cluster(plan, kit)
     broken = ""
     subject = ""
     try:
-        _live(cluster)
+        live(cluster)
     except PromiseBroken as error:
         broken, subject = str(error), error.subject
     except Exception as error:  # whatever else escapes is a bug of ours, and belongs to the seed
         broken = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    finally:
+        cluster.close()
     return _outcome(cluster, broken, subject)
 
 
-def _live(cluster: Cluster) -> None:
+def live(cluster: Cluster) -> None:
     world, plan = cluster.world, cluster.plan
     start = world.now
     advance(cluster, start + plan.work_s)
@@ -115,9 +115,11 @@ def tell(seed: int, subject: str, *, nodes: int | None = None, faults: bool = Tr
     cluster = Cluster(make_plan(seed, nodes=nodes, faults=faults))
     ending = ""
     try:
-        _live(cluster)
+        live(cluster)
     except PromiseBroken as error:
         ending = str(error)
+    finally:
+        cluster.close()
     known: dict[str, None] = {}
     for recorded in cluster.truth.history:
         known.update(dict.fromkeys(story.subjects(recorded.fact)))

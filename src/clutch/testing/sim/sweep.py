@@ -23,6 +23,8 @@ class SweepSpec(msgspec.Struct, frozen=True):
     enough: int
     """After so many ended well, the others are stopped."""
     trial: TaskSpec
+    patience_s: float = 60.0
+    """After so long, whatever still runs is stopped."""
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -31,6 +33,11 @@ class Sweep(msgspec.Struct, frozen=True):
     created: int = 0
     live: tuple[TaskId, ...] = ()
     done: int = 0
+    given_up: bool = False
+
+
+class GivenUp(msgspec.Struct, frozen=True, tag=True):
+    """No more trials are created."""
 
 
 class Created(msgspec.Struct, frozen=True, tag=True):
@@ -54,8 +61,13 @@ class SweepController:
     def decide(self, own: Sweep, happening: c.Happening, now: float, rng: Random) -> Iterator[c.Wish]:
         match happening:
             case c.Opened():
+                yield c.Wake(now + own.spec.patience_s)
                 for number in range(1, min(own.spec.at_once, own.spec.trials) + 1):
                     yield from self._create(own, number, rng)
+            case c.Woken():
+                yield c.Note(msgspec.msgpack.encode(GivenUp()))
+                for task in own.live:
+                    yield c.Stop(task)
             case c.TaskEnded(task) | c.Refused(task):
                 if task not in own.live:
                     return
@@ -65,7 +77,7 @@ class SweepController:
                 if own.done + well >= own.spec.enough:
                     for other in left:
                         yield c.Stop(other)
-                elif own.created < own.spec.trials:
+                elif own.created < own.spec.trials and not own.given_up:
                     yield from self._create(own, own.created + 1, rng)
                     return
                 if not left:
@@ -77,7 +89,9 @@ class SweepController:
         yield c.Create(task, own.spec.trial)
 
     def apply(self, own: Sweep, note: bytes) -> Sweep:
-        noted: Created | Ended = msgspec.msgpack.decode(note, type=Created | Ended)
+        noted: Created | Ended | GivenUp = msgspec.msgpack.decode(note, type=Created | Ended | GivenUp)
+        if isinstance(noted, GivenUp):
+            return msgspec.structs.replace(own, given_up=True)
         if isinstance(noted, Created):
             return msgspec.structs.replace(own, created=own.created + 1, live=(*own.live, noted.task))
         left = tuple(t for t in own.live if t != noted.task)

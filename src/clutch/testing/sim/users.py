@@ -65,7 +65,7 @@ class Person:
             self.cluster.promises.submit_acknowledged(task)
             self.cluster.acknowledged_tasks[task] = None
             self.tasks.append(task)
-            if kind == "rl":
+            if kind in ("rl", "gang"):
                 self.programs.append(task)
             if kind == "notebook":
                 self.sessions[task] = Session(self.cluster, task, spec)
@@ -75,7 +75,13 @@ class Person:
     def _sweep(self, number: int) -> None:
         name = f"sweep-{number}"
         trial = make_spec("trial", TaskId(f"{name}-trial"), self.chance, self.cluster.plan.slots)
-        spec = SweepSpec(trials=self.chance.randint(2, 6), at_once=2, enough=self.chance.randint(1, 4), trial=trial)
+        spec = SweepSpec(
+            trials=self.chance.randint(2, 6),
+            at_once=2,
+            enough=self.chance.randint(1, 4),
+            trial=trial,
+            patience_s=self.chance.choice((10.0, 60.0)),
+        )
         event = e.OpenController(cause="api:ada", controller=name, kind="sweep", spec=msgspec.msgpack.encode(spec))
         self.caller.ask(event, lambda answer, error: None)
 
@@ -103,9 +109,10 @@ class Person:
             event_exclude = e.ExcludeNode(cause="api:eve", task=task, node=node)
             if self.cluster.plan.nodes > 3:
                 self.caller.ask(event_exclude, lambda answer, error: None)
-        elif self.programs:
-            program = self.chance.choice(self.programs)
-            event_resize = e.Resize(cause="api:ada", task=program, role="actor", count=self.chance.randint(1, 5))
+        else:
+            program = self.chance.choice(self.programs or [task])
+            role = "actor" if program.startswith("rl") else "main"
+            event_resize = e.Resize(cause="api:ada", task=program, role=role, count=self.chance.randint(1, 4))
             self.caller.ask(event_resize, lambda answer, error: None)
 
     def _wish(self, event: e.Pause | e.Resume | e.Cancel | e.Kill, wish: TaskWish) -> None:
@@ -121,6 +128,9 @@ class Person:
         back = self.chance.uniform(5.0, 30.0)
         if self.chance.random() < 0.6:
             self.caller.ask(e.DrainNode(cause="api:ops", node=node), lambda answer, error: None)
+            if self.chance.random() < 0.4:  # taken out while its agent runs: it joins again with its next report
+                remove = e.RemoveNode(cause="api:ops", node=node)
+                self._at(back / 2, lambda: self.caller.ask(remove, lambda answer, error: None))
             self._at(back, lambda: self.open(node))
         else:
             self.caller.ask(e.DisableSlots(cause="api:ops", node=node, slots=(0,)), lambda answer, error: None)
@@ -306,7 +316,7 @@ def make_spec(kind: str, task: TaskId, chance: Random, slots_in_all: int) -> Tas
         priority=priority,
         preemptible=kind != "notebook" and chance.random() < 0.85,
         leave_within_s=chance.choice((2.0, 8.0, 20.0)),
-        max_restarts=8,
+        max_restarts=chance.choice((0, 2, 8)),
         on_node_lost=on_node_lost,
         flush_deadline_s=5.0,
         payload=encode_work(work),

@@ -1,0 +1,64 @@
+"""The command line as a user meets it: in its own process, with its exit code and its errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CLUTCH = str(Path(sys.executable).with_name("clutch"))
+
+
+def clutch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([CLUTCH, *arguments], capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_help_lists_the_commands() -> None:
+    out = clutch("--help")
+    assert out.returncode == 0
+    for command in ("demo", "sim", "backup", "restore"):
+        assert command in out.stdout
+
+
+def test_version() -> None:
+    assert clutch("--version").stdout.startswith("clutch 0.")
+
+
+def test_sim_run_one_seed_in_full() -> None:
+    out = clutch("sim", "run", "--seed", "7", "--nodes", "3")
+    assert out.returncode == 0, out.stderr
+    assert "every promise held" in out.stdout
+    assert "faults:" in out.stdout
+
+
+def test_sim_run_many_seeds_at_once_as_json() -> None:
+    out = clutch("sim", "run", "--seeds", "0-5", "--jobs", "2", "--json")
+    rows = [json.loads(line) for line in out.stdout.splitlines()]
+    assert [row["seed"] for row in rows] == list(range(6))
+    assert all(row["broken"] == "" for row in rows)
+
+
+def test_sim_story() -> None:
+    out = clutch("sim", "story", "--seed", "7", "gang-0")
+    assert out.returncode == 0, out.stderr
+    assert "allocation granted" in out.stdout
+    as_json = json.loads(clutch("sim", "story", "--seed", "7", "gang-0", "--json").stdout)
+    assert as_json == out.stdout.splitlines()
+
+
+def test_errors_say_cause_object_and_next_step() -> None:
+    out = clutch("sim", "story", "--seed", "7", "nobody")
+    assert out.returncode == 2
+    assert "nobody" in out.stderr
+    assert "Try one of" in out.stderr
+    out = clutch("sim", "run", "--seeds", "9-3")
+    assert out.returncode == 2
+    assert "0-99" in out.stderr
+
+
+def test_the_demo_ends_well() -> None:
+    out = clutch("demo", "--plain")
+    assert out.returncode == 0, out.stdout + out.stderr
+    assert "every promise held" in out.stdout
+    assert "what went wrong on the way" in out.stdout
