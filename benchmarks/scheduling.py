@@ -81,7 +81,7 @@ class Mill:
                 Holding(request=request, placements=grant.placements, since=self.now, backfilled=grant.backfilled)
             )
         for preemption in made.preemptions:
-            self.ledger.mark(preemption.victim, leaving=True)
+            self.ledger.mark(preemption.victim, leaving=True, leaving_for=preemption.beneficiary)
 
     def settle(self) -> int:
         """Plan until nothing more happens, victims leaving at once; how many passes it took."""

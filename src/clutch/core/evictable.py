@@ -51,6 +51,8 @@ class Evictable:
 
     def __init__(self) -> None:
         self.leaving: dict[RequestId, Holding] = {}
+        self.leaving_for: dict[RequestId, dict[RequestId, Holding]] = {}
+        """By whom they were asked to leave for: the holdings that are leaving."""
         self.levels: dict[int, int] = {}
         """Preemptible holdings by priority: how many."""
         self.backfilled: dict[int, list[tuple[int, RequestId]]] = {}
@@ -127,10 +129,15 @@ class Evictable:
     def _count(self, holding: Holding, change: int) -> None:
         request = holding.request
         if holding.leaving:
+            name, whom = request.request, holding.leaving_for
             if change > 0:
-                self.leaving[request.request] = holding
+                self.leaving[name] = holding
+                self.leaving_for.setdefault(whom, {})[name] = holding
             else:
-                del self.leaving[request.request]
+                del self.leaving[name]
+                del self.leaving_for[whom][name]
+                if not self.leaving_for[whom]:
+                    del self.leaving_for[whom]
             return
         if request.preemptible and request.interactive is None:
             bump(self.levels, request.priority, change)

@@ -164,8 +164,8 @@ class Ledger:
         request: RequestId,
         *,
         leaving: bool | None = None,
+        leaving_for: RequestId | None = None,
         lingering: bool | None = None,
-        backfilled: bool | None = None,
         last_victim_at: float | None = None,
     ) -> None:
         """Note what changed about a holding without moving it; None leaves a mark as it is."""
@@ -174,8 +174,8 @@ class Ledger:
         changed = msgspec.structs.replace(
             holding,
             leaving=holding.leaving if leaving is None else leaving,
+            leaving_for=holding.leaving_for if leaving_for is None else leaving_for,
             lingering=holding.lingering if lingering is None else lingering,
-            backfilled=holding.backfilled if backfilled is None else backfilled,
             last_victim_at=holding.last_victim_at if last_victim_at is None else last_victim_at,
         )
         self._holdings[request] = changed

@@ -39,7 +39,7 @@ class Limits:
         return found
 
     def refuse(self, request: Request, slots: int) -> WaitCode | None:
-        """Why a request may not take so many slots now, or None. A request over its whole limit holds up nobody."""
+        """Why a request may not take so many slots now, or None. What could never be placed holds up nobody."""
         if not slots:
             return None
         for scope, limit, used in self.bounds(request):
@@ -47,7 +47,8 @@ class Limits:
             if slots > limit or scope in self.full:
                 return code
             if used + slots > limit:
-                self.full[scope] = turn_of(request)
+                if self.ledger.fits_empty(self.ledger.lines.line_of(request.request)):
+                    self.full[scope] = turn_of(request)
                 return code
         return None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 
 from clutch.core.demand import Demand
+from clutch.core.evictable import and_backfilled_at
 from clutch.core.fitting import Claim, Rules, fit
 from clutch.core.headroom import Headroom
 from clutch.core.ledger import Ledger
@@ -121,7 +122,10 @@ class PriorityPass:
         demand = line.demand
         missing = self.headroom.missing(demand)
         if missing <= 0 and (self.ledger.evictable.leaving or self.bench.victims):
-            coming = fit(self.bench.soon, demand, self.rules)
+            own = self.bench.leaving_for(request)
+            coming = fit(own, demand, self.rules) if own is not None else None
+            if coming is None:
+                coming = fit(self.bench.soon, demand, self.rules)
             if coming is not None:
                 self._promise(request, demand, coming, self._leavers(coming))
                 return True
@@ -180,7 +184,10 @@ class PriorityPass:
             return
         if not self.reservations_left:
             return
-        claims = reserve(self.bench.soon, demand, self.rules)
+        room = self.bench.soon
+        if self.policy.preemption:
+            room = self.bench.room_for(request, and_backfilled_at(request.priority))
+        claims = reserve(room, demand, self.rules)
         if claims is None:
             return
         self.reservations_left -= 1

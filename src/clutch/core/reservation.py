@@ -1,8 +1,8 @@
 """Which nodes a blocked request waits for: those closest to holding it once what runs there has ended.
 
-A reservation is a set of nodes, not a time. Nodes with the most room are chosen first, ties by name; since nothing new
-that will not make way is put on them, a chosen node only gets emptier, and the choice settles (see
-``docs/architecture/scheduling.md``). It reads an index and changes nothing.
+A reservation is a set of nodes, not a time. Nodes with the most room are chosen first, ties by name, counting what
+would make way for the request as gone. Since nothing new that would not make way is put on a chosen node, it only gets
+emptier, and the choice settles (see ``docs/architecture/scheduling.md``). It reads an index and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from clutch.wire.ids import NodeId
 from clutch.wire.specs import Spread
 
 
-def reserve(soon: RoomIndex, demand: Demand, rules: Rules) -> dict[NodeId, Claim] | None:
+def reserve(room: RoomIndex, demand: Demand, rules: Rules) -> dict[NodeId, Claim] | None:
     """Nodes to keep, with the CPUs and memory to keep on each; None if other reservations leave too few."""
     need = demand.needs[0]
     simple = len(demand.needs) == 1 and demand.only is None and not need.even and not need.max_nodes
     choose = _closest if simple else _any
-    found = choose(soon, demand, rules, _without_leases) if demand.slots else None
-    return found if found is not None else choose(soon, demand, rules, Desk.emptied)
+    found = choose(room, demand, rules, _without_leases) if demand.slots else None
+    return found if found is not None else choose(room, demand, rules, Desk.emptied)
 
 
-def _any(soon: RoomIndex, demand: Demand, rules: Rules, imagine: Callable[[Desk], Desk]) -> dict[NodeId, Claim] | None:
+def _any(room: RoomIndex, demand: Demand, rules: Rules, imagine: Callable[[Desk], Desk]) -> dict[NodeId, Claim] | None:
     """For demands with several roles or a particular cut: where the whole would go if the nodes were empty."""
     empty = RoomIndex()
-    for node in soon.nodes:
+    for node in room.nodes:
         if node not in rules.reserved:
-            empty.put(imagine(soon.desks[node]))
+            empty.put(imagine(room.desks[node]))
     placements = fit(empty, demand, rules)
     if placements is None:
         return None
@@ -42,13 +42,13 @@ def _any(soon: RoomIndex, demand: Demand, rules: Rules, imagine: Callable[[Desk]
 
 
 def _closest(
-    soon: RoomIndex, demand: Demand, rules: Rules, imagine: Callable[[Desk], Desk]
+    room: RoomIndex, demand: Demand, rules: Rules, imagine: Callable[[Desk], Desk]
 ) -> dict[NodeId, Claim] | None:
     need = demand.needs[0]
     claims: dict[NodeId, Claim] = {}
     missing = need.count
     apart = need.spread is Spread.HARD and not need.split
-    for desk in _emptiest_first(soon, need):
+    for desk in _emptiest_first(room, need):
         if desk.node in rules.reserved or desk.node in demand.excluded:
             continue
         if desk.node in need.avoid and need.spread is Spread.HARD:

@@ -70,7 +70,10 @@ class VictimSearch:
         """The cheapest eviction that makes room for a request, or None."""
         deferred: Eviction | None = None
         evictable = self.bench.ledger.evictable
-        for threshold in evictable.thresholds(request, preemption=self.preemption):
+        thresholds = evictable.thresholds(request, preemption=self.preemption)
+        if fit(self.bench.room_for(request, thresholds[-1]), demand, rules) is None:
+            return None  # not even if all who may make way did
+        for threshold in thresholds:
             target = fit(self.bench.room_for(request, threshold), demand, rules)
             if target is None:
                 continue

@@ -48,6 +48,19 @@ class Workbench:
                 self._soon.give(holding.placements)
         return self._soon
 
+    def leaving_for(self, request: Request) -> RoomIndex | None:
+        """What is open and what was asked to leave for this very request, unless it went to somebody ahead."""
+        asked = self.ledger.evictable.leaving_for.get(request.request)
+        if not asked:
+            return None
+        index = self.open.fork()
+        for holding in asked.values():
+            index.give(holding.placements)
+        for holding in asked.values():
+            for placement in holding.placements:
+                index.clamp(placement.node, self.soon.desks[placement.node])
+        return index
+
     def potential(self, threshold: int) -> RoomIndex:
         """The room if everything less important than the threshold were gone, less what this pass gave away."""
         found = self._potentials.get(threshold)

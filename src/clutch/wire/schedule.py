@@ -89,6 +89,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """When its task was last preempted; 0: never."""
     leaving: bool = False
     """Already asked to leave: its resources are coming back and it is nobody's victim again."""
+    leaving_for: RequestId = RequestId("")
+    """Whom it was asked to leave for, if for somebody: that one waits for this room and asks nobody else."""
     lingering: bool = False
     """A cell's lease that outlived its cell: anyone who waits may have it."""
     backfilled: bool = False

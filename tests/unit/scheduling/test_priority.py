@@ -71,6 +71,20 @@ def test_whoever_is_leaving_is_waited_for_and_nobody_is_asked_twice() -> None:
     assert granted(yard.step()) == {"r": [("n0", 1)]}
 
 
+def test_each_waits_for_its_own_victims_and_takes_nobody_elses() -> None:
+    """The first could sit anywhere, the second on one node only: the first must not move to the second's room."""
+    yard = Yard([room("n0", 1), room("n1", 1)])
+    yard.run(request("on0", 1, 0, priority=60)).later(1).run(request("on1", 1, 1, priority=60)).later(OLD)
+    assert yard.nodes("on0") == ["n0"]
+    yard.want(request("any", 1, 2), request("only0", 1, 3, excluded_nodes=(NodeId("n1"),)))
+    first = yard.step()
+    assert {(p.victim, p.beneficiary) for p in first.preemptions} == {("on1", "any"), ("on0", "only0")}
+    again = yard.step()
+    assert not again.preemptions
+    assert [again.why(RequestId(n)).code for n in ("any", "only0")] == [WaitCode.FREEING] * 2
+    assert again.reservation(RequestId("any")) == ("n1",)
+
+
 def test_the_room_victims_leave_is_kept_to_the_slot_for_whom_they_leave() -> None:
     yard = Yard([room("n0", 4), room("n1", 1)])
     yard.run(request("a", 2, 0, priority=60)).later(OLD)
@@ -336,6 +350,13 @@ class TestLimits:
         yard.want(request("never", 5, 1, owner="ada"), request("small", 1, 2, owner="ada"))
         made = yard.step()
         assert list(granted(made)) == ["small"] and made.why(RequestId("never")).code == WaitCode.QUOTA
+
+    def test_a_request_no_node_could_hold_does_not_hold_up_its_user(self) -> None:
+        yard = Yard([room("n0", 8), room("n1", 8)], {"user:ada": 16})
+        yard.run(request("now", 8, 0, owner="ada"))
+        yard.want(request("impossible", 9, 1, owner="ada"), request("small", 1, 2, owner="ada"))
+        made = yard.step()
+        assert list(granted(made)) == ["small"] and made.why(RequestId("impossible")).code == WaitCode.TOO_BIG
 
     def test_a_quota_counts_over_all_pools(self) -> None:
         from clutch.core.ledger import Ledger

@@ -79,7 +79,7 @@ class Yard:
         assert checked.grants == made.grants and checked.preemptions == made.preemptions
         self.grant(made)
         for preemption in made.preemptions:
-            self.ledger.mark(preemption.victim, leaving=True)
+            self.ledger.mark(preemption.victim, leaving=True, leaving_for=preemption.beneficiary)
             self.victim_at[preemption.victim] = self.now
         self.ledger.check()
         return made
