@@ -195,7 +195,7 @@ class Member:
             try:
                 self.raft.step(message)
             except ClutchError as error:
-                if error.blame == "bug":
+                if error.blame == "bug" or isinstance(error, Corrupt):
                     self.halt(error)
                 raise
 

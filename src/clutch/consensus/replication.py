@@ -10,7 +10,7 @@ from clutch.consensus import configuration as configurations
 from clutch.consensus.log import size_of
 from clutch.consensus.progress import Flow, Progress
 from clutch.consensus.state import Role, State
-from clutch.wire.errors import BrokenInvariant
+from clutch.wire.errors import BrokenInvariant, Corrupt
 from clutch.wire.raft import (
     Append,
     AppendReply,
@@ -225,8 +225,10 @@ def on_append(s: State, m: Append) -> None:
 def on_heartbeat(s: State, m: Heartbeat) -> None:
     """A beat's commit index is one this member once said it holds: not to have it means that its log was shortened."""
     if m.commit > s.log.last_index:
-        raise BrokenInvariant(
-            f"entries up to {m.commit} were acknowledged but the log ends at {s.log.last_index}", object=str(s.me)
+        raise Corrupt(
+            f"entries up to {m.commit} were acknowledged but the log ends at {s.log.last_index}",
+            object=str(s.me),
+            next_step="Bring this member back as a learner under its next incarnation.",
         )
     s.log.commit_to(m.commit)
     s.send_late(HeartbeatReply(s.group, s.me, m.sender, s.term, m.read))

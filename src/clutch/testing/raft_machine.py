@@ -104,7 +104,7 @@ class Machine:
             self.die("disk full")
             return
         except ClutchError as error:
-            if error.blame == "bug":
+            if error.blame == "bug" or error.code == "corrupt":  # simulated disks tear, but they never rot
                 raise Violation(f"{self.id} found itself broken: {error}") from error
         member = self.member
         if member is None:
