@@ -178,7 +178,7 @@ class FairSharePass:
                 continue
             chosen.append(holding)
             work.give(holding.placements)
-            for placement in holding.placements:
+            for placement in () if holding.lingering else holding.placements:
                 amounts = held.setdefault(placement.kind, {})
                 group = group_of(holding.request)
                 amounts[group] = amounts.get(group, 0) - len(placement.slots)
@@ -199,7 +199,8 @@ class FairSharePass:
         self.headroom.evicted(chosen)
         for holding in chosen:
             for placement in holding.placements:
-                self.held[placement.kind][group_of(holding.request)] -= len(placement.slots)
+                if placement.slots and not holding.lingering:  # a lingering lease counts for nobody
+                    self.held[placement.kind][group_of(holding.request)] -= len(placement.slots)
             self.outcome.preemptions.append(Preemption(holding.request.request, request.request))
         self._promise(request, demand, placements, tuple(chosen))
         return True
