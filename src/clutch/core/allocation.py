@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from clutch.core.machine import Table
-from clutch.wire.ids import Epoch, MemberId, TaskId
+from clutch.wire.ids import Epoch, Incarnation, MemberId, TaskId
 from clutch.wire.outcomes import AllocationState, Verdict
 from clutch.wire.schedule import PreemptReason
 
@@ -51,10 +51,16 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     flush_deadline: float = 0.0
     ended_at: float = 0.0
+    retired: dict[str, Incarnation] = {}
+    """Ranks that their role gave up, and their last incarnation: one that comes back must be a later one."""
 
     @property
     def name(self) -> str:
         return f"allocation {self.task}:{self.epoch}"
+
+    def next_incarnation(self, member: MemberId) -> Incarnation:
+        """For a rank that its role has not now."""
+        return 1 + self.retired.get(f"{member.role}.{member.rank}", 0)
 
 
 def moved(allocation: Allocation, to: AllocationState) -> Allocation:

@@ -167,7 +167,7 @@ class Stage:
         machine = self.machines[NodeId(node)]
         if not machine.linked:
             return []
-        hello = Hello(self.state.generation, self.state.term)
+        hello = Hello(self.state.generation, self.state.term, greeting=1)
         return self._heard(self._carry(machine, machine.brain.greeted(hello)))
 
     def _heard(self, reports: list[Report]) -> list[Fact]:

@@ -38,6 +38,8 @@ def ask_leave(
     elif allocation.state is AllocationState.RUNNING:
         deadline = now + state.tasks[task].spec.leave_within_s
         yield f.LeaveAsked(task, allocation.epoch, reason, deadline, beneficiary)
+        if all(m.state in members.GONE for m in state.members_of(task)):
+            yield from end(state, task, Verdict.EVICTED, f"{reason} while all of it waited for a place", now)
 
 
 def ack_leave(state: State, event: e.AckLeave, now: float) -> Facts:

@@ -11,7 +11,7 @@ from clutch.core.member import Member
 from clutch.core.state import State
 from clutch.core.task import leads
 from clutch.wire import facts as f
-from clutch.wire.ids import MemberId
+from clutch.wire.ids import MemberId, TaskId
 from clutch.wire.messages import INFRASTRUCTURE, Exit, ExitCause
 from clutch.wire.outcomes import AllocationState, MemberState, NodeState, Verdict
 from clutch.wire.schedule import PreemptReason
@@ -49,16 +49,21 @@ def _left_cleanly(state: State, member: Member, now: float) -> Facts:
     allocation = state.allocations[task]
     if allocation.state in allocation_machine.ENDED:
         yield from allocations.settle(state, task, now)
-    elif member.leave_reason is not None:
-        yield from _left_alone(state, member)
+    elif member.leave_reason is not None and allocation.state is not AllocationState.LEAVING:
+        yield from _left_alone(state, member, now)
     else:
         yield from allocations.ran(state, task)
-        spec = state.tasks[task]
-        leaders = [m for m in state.members_of(task) if leads(spec.role(m.member.role))]
-        deciding = leaders or list(state.members_of(task))
-        if all(m.state in machine.GONE for m in deciding):
-            verdict = allocation_machine.clean_exit_verdict(allocation)
-            yield from allocations.end(state, task, verdict, "", now)
+        yield from perhaps_done(state, task, now)
+
+
+def perhaps_done(state: State, task: TaskId, now: float) -> Facts:
+    """When the last of those who decide has gone, and none of them will start again, the allocation is through."""
+    spec = state.tasks[task]
+    leaders = [m for m in state.members_of(task) if leads(spec.role(m.member.role))]
+    deciding = leaders or list(state.members_of(task))
+    if deciding and all(m.state in machine.GONE for m in deciding):
+        verdict = allocation_machine.clean_exit_verdict(state.allocations[task])
+        yield from allocations.end(state, task, verdict, "", now)
 
 
 def _died(state: State, member: Member, verdict: Verdict, detail: str, now: float) -> Facts:
@@ -71,35 +76,49 @@ def _died(state: State, member: Member, verdict: Verdict, detail: str, now: floa
         yield from allocations.settle(state, task, now)
     elif role.on_death is OnDeath.END:
         yield from allocations.end(state, task, verdict, detail, now)
-    elif member.leave_reason is not None:
-        yield from _left_alone(state, member)
     elif allocation.state is AllocationState.LEAVING:
         if all(m.state in machine.GONE for m in state.members_of(task)):
             acked = allocation.leave is not None and allocation.leave.acked
             left = allocation_machine.clean_exit_verdict(allocation) if acked else verdict
             yield from allocations.end(state, task, left, detail, now)
+    elif member.leave_reason is not None:
+        yield from _left_alone(state, member, now)
     else:
         failures = member.failures + (verdict is Verdict.FAILED)
         if failures > spec.max_restarts:
             yield from allocations.end(state, task, Verdict.FAILED, detail, now)
         else:
             yield f.MemberWanted(member.member, member.incarnation + 1, failures)
+            yield from allocations.ran(state, task)
 
 
-def _left_alone(state: State, member: Member) -> Facts:
-    """A member that was asked to leave by itself has gone: its role is smaller, or it starts again elsewhere."""
-    if member.leave_reason is PreemptReason.RESIZED:
-        yield f.MemberRemoved(member.member)
+def _left_alone(state: State, member: Member, now: float) -> Facts:
+    """A member that was asked to leave by itself has gone: it starts again elsewhere, unless its role is smaller now.
+
+    The role's size decides, not the reason it was given: the role may have been resized again meanwhile.
+    """
+    identity = member.member
+    task = state.tasks[identity.task]
+    if identity.rank < task.count(task.role(identity.role)):
+        yield f.MemberWanted(identity, member.incarnation + 1, member.failures)
+        yield from allocations.ran(state, identity.task)
     else:
-        yield f.MemberWanted(member.member, member.incarnation + 1, member.failures)
+        yield f.MemberRemoved(identity)
+        yield from allocations.ran(state, identity.task)
+        yield from perhaps_done(state, identity.task, now)
 
 
 def ask_leave(state: State, member: Member, reason: PreemptReason, now: float) -> Facts:
     if machine.TABLE.allows(member.state, MemberState.LEAVING):
         deadline = now + state.tasks[member.member.task].spec.leave_within_s
         yield f.MemberLeaveAsked(member.member, reason, deadline)
+        yield from allocations.ran(state, member.member.task)
 
 
 def leave_due(state: State, member: MemberId, now: float) -> Facts:
-    """Its window is over: it is ended, and replaced or removed when it is gone."""
+    """Its window is over: it is ended, and replaced or removed when it is gone. On a lost node it is gone already."""
     yield f.MemberEnding(member)
+    ending = state.members[member]
+    assert ending.placement is not None
+    if state.nodes[ending.placement.node].state is NodeState.LOST:
+        yield from lost(state, ending, "its node is lost", now)

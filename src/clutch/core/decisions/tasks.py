@@ -149,7 +149,8 @@ def _resize_live(state: State, task: TaskId, role: str, count: int, now: float) 
     for rank in range(count):
         member = present.get(rank)
         if member is None:
-            yield f.MemberWanted(MemberId(task, role, rank), 1, 0)
+            identity = MemberId(task, role, rank)
+            yield f.MemberWanted(identity, state.allocations[task].next_incarnation(identity), 0)
     for rank in sorted(present, reverse=True):
         if rank < count:
             break
@@ -158,3 +159,4 @@ def _resize_live(state: State, task: TaskId, role: str, count: int, now: float) 
             yield f.MemberRemoved(member.member)
         else:
             yield from member_decisions.ask_leave(state, member, PreemptReason.RESIZED, now)
+    yield from member_decisions.perhaps_done(state, task, now)

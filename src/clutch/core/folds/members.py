@@ -121,7 +121,8 @@ def _member_removed(state: State, fact: f.MemberRemoved, recorded: Recorded) -> 
         unqueue_member(state, member)
     allocation = state.allocations[fact.member.task]
     kept = tuple(m for m in allocation.members if m != fact.member)
-    put_allocation(state, replace(allocation, members=kept))
+    retired = {**allocation.retired, f"{fact.member.role}.{fact.member.rank}": member.incarnation}
+    put_allocation(state, replace(allocation, members=kept, retired=retired))
 
 
 def _lanes_reached(state: State, fact: f.LanesReached, recorded: Recorded) -> None:
