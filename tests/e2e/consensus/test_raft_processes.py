@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -350,3 +351,63 @@ async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(group: P
     group.members[leader].proceed()
     status = await group.until_applied(leader, index)
     assert status.role == "follower"
+
+
+async def test_a_user_that_holds_the_interpreter_costs_no_election(group: ProcessGroup) -> None:
+    """This process is the user's: it blocks for longer than two election timeouts, and its member goes on leading."""
+    leader = await group.leader()
+    async with await group.connect(leader) as log:
+        await log.append(b"before")
+        term = (await log.status()).term
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            sum(range(200_000))
+        status = await log.status()
+        assert (status.term, status.role) == (term, "leader")
+        await log.append(b"after")
+
+
+async def test_an_application_is_driven_saved_and_restored(tmp_path: Path) -> None:
+    """The hooks: apply, save when the log has grown, restore after a restart."""
+    limits = Limits(snapshot_after_bytes=20_000, keep_entries=5, keep_bytes=2_000)
+    group = ProcessGroup(tmp_path / "group", count=1, limits=limits)
+    group.start()
+    try:
+        await group.leader()
+        counter = Counter()
+        async with await group.connect("r0.1") as log:
+            driving = asyncio.create_task(log.drive(counter, tmp_path / "scratch"))
+            async with await group.connect("r0.1") as writer:
+                for number in range(200):
+                    last = await writer.append(b"x" * 200, key=f"k{number}")
+            await _until(lambda: counter.total == 200 and counter.saves >= 1)
+            driving.cancel()
+        group.members["r0.1"].kill()
+        group.members["r0.1"].start()
+        await group.until_applied("r0.1", last)
+        again = Counter()
+        async with await group.connect("r0.1") as log:
+            driving = asyncio.create_task(log.drive(again, tmp_path / "scratch"))
+            await _until(lambda: again.total == 200)
+            assert again.restores == 1
+            driving.cancel()
+    finally:
+        group.close()
+
+
+class Counter:
+    """An application: how many entries there were."""
+
+    def __init__(self) -> None:
+        self.total = self.saves = self.restores = 0
+
+    def apply(self, entries: tuple[Entry, ...]) -> None:
+        self.total += len(entries)
+
+    def save(self, path: Path) -> None:
+        self.saves += 1
+        path.write_bytes(self.total.to_bytes(8, "little"))
+
+    def restore(self, path: Path, offset: int) -> None:
+        self.restores += 1
+        self.total = int.from_bytes(path.read_bytes()[offset : offset + 8], "little")
