@@ -180,6 +180,18 @@ def many_lines(nodes: int, waiting: int, rounds: int) -> None:
     report("full pass, full pool, requests all different", times, FULL_PASS_S, f"   {lines} lines")
 
 
+def full_quotas(nodes: int, waiting: int, rounds: int) -> None:
+    """All users have a long queue and as much as their quotas allow."""
+    mill = Mill(nodes, 17)
+    for user in range(50):
+        mill.ledger.quotas.set_limit(Quota(f"user:u{user}", 100))
+    mill.queue(waiting)
+    mill.settle()
+    mill.now += 3600
+    times = [timed(lambda: one_event(mill)) for _ in range(rounds * 20)]
+    report("one event, quotas of all users full", times, ONE_EVENT_S, f"   {len(mill.ledger.waiting)} waiting")
+
+
 def fair_share(nodes: int, waiting: int, rounds: int) -> None:
     times, counts = [], []
     for seed in range(rounds):
@@ -244,6 +256,7 @@ def main() -> None:
     preempting_pass(options.nodes, options.waiting, options.rounds)
     steady_pass(options.nodes, options.waiting, options.rounds)
     many_lines(options.nodes, options.waiting, options.rounds)
+    full_quotas(options.nodes, options.waiting, options.rounds)
     fair_share(options.nodes, options.waiting, options.rounds)
     churn(options.nodes, 5.0, 200)
 

@@ -107,14 +107,14 @@ def nodes_needed(ledger: Ledger, starting: int, most: int) -> Needed:
     growth = _Growth(ledger, spec, starting, most)
     limits = Limits(ledger)
     used: dict[NodeId, None] = {}
-    given_up: dict[tuple[object, ...], None] = {}
+    given_up: dict[int, None] = {}
     for request in sorted(ledger.waiting.values(), key=turn_of):
         line = ledger.lines.line_of(request.request)
-        if line.key in given_up or limits.refuse(request, line.demand.slots) is not None:
+        if line.number in given_up or limits.refuse(request, line.demand.slots) is not None:
             continue
         placements = growth.place(line.demand)
         if placements is None:
-            given_up[line.key] = None
+            given_up[line.number] = None
             continue
         limits.take(request, line.demand.slots)
         used.update(dict.fromkeys(placement.node for placement in placements))

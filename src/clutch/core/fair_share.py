@@ -47,7 +47,10 @@ class FairSharePass:
         self.rules = Rules(ledger.pool.fit, self.reserved)
         self.reservations_left = RESERVATIONS
         self.demands: dict[RequestId, Demand] = {
-            turn[2]: line.demand for line in ledger.lines.lines.values() for turn in line.turns
+            turn[2]: line.demand
+            for line in ledger.lines.lines.values()
+            for queue in line.queues.values()
+            for turn in queue
         }
         self.held: Amounts = held_by_group(ledger)
         self.shares: Amounts = shares_of(ledger, self.demands, self.held)

@@ -39,7 +39,7 @@ class Ledger:
         self.pool = pool
         self.quotas = quotas
         self.index = RoomIndex()
-        self.lines = WaitingLines()
+        self.lines = WaitingLines(quotas)
         self.evictable = Evictable()
         self.tenants: dict[NodeId, dict[RequestId, int]] = {}
         """By node: the holdings with members there, and how many."""

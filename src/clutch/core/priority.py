@@ -13,6 +13,7 @@ returns an ``Outcome``; it never changes the ledger and knows no time but ``now`
 from __future__ import annotations
 
 import heapq
+from enum import Enum
 
 from clutch.core.demand import Demand
 from clutch.core.evictable import and_backfilled_at
@@ -38,7 +39,16 @@ way passes those it did not search for."""
 LAST = 1 << 62
 """An order behind every other of the same priority."""
 
-Entry = tuple[Turn, int, Line]
+Entry = tuple[Turn, int, list[Turn], Line]
+"""Whose turn it is, its place in its queue, the queue and its line."""
+
+
+class Next(Enum):
+    """Who is looked at after a request."""
+
+    SAME_QUEUE = 1  # those behind it may still find room
+    OTHER_QUEUES = 2  # its limits are full: those behind it in its queue are refused alike
+    OTHER_LINES = 3  # it found no room: nobody of its line will
 
 
 class PriorityPass:
@@ -61,22 +71,30 @@ class PriorityPass:
         self.cells: dict[int, None] = {}
         """Priorities at which cells wait, where the pool keeps headroom for them."""
         if self.headroom.kept:
-            lines = ledger.lines.lines.values()
-            self.cells = {turn[0]: None for line in lines if line.demand.interactive for turn in line.turns}
+            lines = [line for line in ledger.lines.lines.values() if line.demand.interactive]
+            self.cells = {turn[0]: None for line in lines for queue in line.queues.values() for turn in queue}
         self.reservations_left = RESERVATIONS
         self.searches_left = SEARCHES
 
     def run(self) -> Outcome:
-        heap: list[Entry] = [(line.turns[0], 0, line) for line in self.ledger.lines.lines.values()]
+        lines = self.ledger.lines.lines.values()
+        heap: list[Entry] = [(queue[0], 0, queue, line) for line in lines for queue in line.queues.values()]
         heapq.heapify(heap)
+        done: dict[int, None] = {}
+        waiting = self.ledger.waiting
         while heap:
-            turn, place, line = heap[0]
-            if self._after_cells(turn, line.demand):
-                heapq.heapreplace(heap, ((turn[0], LAST, turn[2]), place, line))
+            turn, place, queue, line = heap[0]
+            if line.number in done:
+                heapq.heappop(heap)
                 continue
-            request = self.ledger.waiting[turn[2]]
-            if self._goes_on(request, line) and place + 1 < len(line.turns):
-                heapq.heapreplace(heap, (line.turns[place + 1], place + 1, line))
+            if self._after_cells(turn, line.demand):
+                heapq.heapreplace(heap, ((turn[0], LAST, turn[2]), place, queue, line))
+                continue
+            after = self._decide(waiting[turn[2]], line)
+            if after is Next.OTHER_LINES:
+                done[line.number] = None
+            if after is Next.SAME_QUEUE and place + 1 < len(queue):
+                heapq.heapreplace(heap, (queue[place + 1], place + 1, queue, line))
             else:
                 heapq.heappop(heap)
         return self.outcome
@@ -87,15 +105,15 @@ class PriorityPass:
             return False
         return demand.borrows and not demand.interactive and self.headroom.would_borrow(demand)
 
-    def _goes_on(self, request: Request, line: Line) -> bool:
-        """Decide about one request; True if the next one of its line may still find room."""
+    def _decide(self, request: Request, line: Line) -> Next:
+        """Decide about one request."""
         demand = line.demand
         if self.limits.refuse(request, demand.slots) is not None:
-            return True
+            return Next.OTHER_QUEUES
         if any(kind in self.closed for kind in (demand.slots_by_kind or ("",))):
-            return False
+            return Next.OTHER_LINES
         if self.outcome.more and demand.slots and not self._may_backfill(request):
-            return False
+            return Next.OTHER_LINES
         if self.headroom.allows(demand):
             placements = fit(self.bench.open, demand, self.rules)
             backfilled = self.outcome.more
@@ -104,8 +122,8 @@ class PriorityPass:
                 backfilled = True
             if placements is not None:
                 self._grant(request, demand, placements, backfilled)
-                return True
-        return self._blocked(request, line)
+                return Next.SAME_QUEUE
+        return Next.SAME_QUEUE if self._makes_room(request, line) else Next.OTHER_LINES
 
     def _may_backfill(self, request: Request) -> bool:
         return request.preemptible and self.policy.preemption and self.policy.backfill and request.interactive is None
@@ -116,7 +134,8 @@ class PriorityPass:
         borrowed = self.headroom.take(demand)
         self.outcome.grants.append(Grant(request.request, placements, backfilled or borrowed))
 
-    def _blocked(self, request: Request, line: Line) -> bool:
+    def _makes_room(self, request: Request, line: Line) -> bool:
+        """Find room that is coming back, or make some come back; if there is none, reserve."""
         if not self.ledger.fits_empty(line):
             return False  # no set of nodes could ever hold it: it waits in nobody's way
         demand = line.demand

@@ -32,6 +32,8 @@ class QuotaBook:
     def __init__(self) -> None:
         self._limits: dict[str, int] = {}
         self._used: dict[str, int] = {}
+        self.scopes_version = 0
+        """Grows when another scope is bounded, or one no longer is."""
 
     @property
     def limits(self) -> Mapping[str, int]:
@@ -43,10 +45,13 @@ class QuotaBook:
 
     def set_limit(self, quota: Quota) -> None:
         """Bound a scope. What is held already stays held."""
+        if quota.scope not in self._limits:
+            self.scopes_version += 1
         self._limits[quota.scope] = quota.slots
 
     def clear_limit(self, scope: str) -> None:
-        self._limits.pop(scope, None)
+        if self._limits.pop(scope, None) is not None:
+            self.scopes_version += 1
 
     def left(self, scope: str) -> int | None:
         """How many more slots the scope may take (negative if its limit was lowered below its use); None: no limit."""

@@ -1,7 +1,8 @@
 """Who waits in one pool, in lines of requests that are interchangeable for fitting.
 
 If the first of a line finds no room, nobody behind it in that line can: a pass over ten thousand requests looks at a
-few dozen lines. Inside a line the order is (priority, order, id). It knows no room and no time, and decides nothing.
+few dozen lines. A line is made of queues, one for each owner, workspace and group that is bounded, so that a quota that
+is full closes a queue and not the line. The order in a queue is (priority, order, id). It knows no room and no time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 
 from clutch.core.demand import Demand, line_key, slots_wanted
+from clutch.core.quota import QuotaBook, group_of, user_scope, workspace_scope
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import RequestId
 from clutch.wire.schedule import Request
@@ -23,14 +25,16 @@ def turn_of(request: Request) -> Turn:
 
 
 class Line:
-    """Requests with one demand, in turn."""
+    """Requests with one demand, in queues by who is bound by the same limits, each in turn."""
 
-    __slots__ = ("demand", "fits_empty", "key", "turns")
+    __slots__ = ("demand", "fits_empty", "key", "number", "queues")
 
-    def __init__(self, key: tuple[object, ...], demand: Demand) -> None:
+    def __init__(self, key: tuple[object, ...], demand: Demand, number: int) -> None:
         self.key = key
+        self.number = number
+        """Different for every line of a pool."""
         self.demand = demand
-        self.turns: list[Turn] = []
+        self.queues: dict[tuple[object, ...], list[Turn]] = {}
         self.fits_empty: tuple[int, bool] | None = None
         """Remembered by the ledger: for which version of the rooms, whether an empty pool could hold it."""
 
@@ -38,35 +42,70 @@ class Line:
 class WaitingLines:
     """All lines of a pool."""
 
-    def __init__(self) -> None:
-        self.lines: dict[tuple[object, ...], Line] = {}
+    def __init__(self, quotas: QuotaBook) -> None:
+        self._quotas = quotas
+        self._lines: dict[tuple[object, ...], Line] = {}
         self._requests: dict[RequestId, Request] = {}
         self._line_of: dict[RequestId, Line] = {}
+        self._made = 0
+        self._scopes_version = quotas.scopes_version
 
     @property
     def requests(self) -> Mapping[RequestId, Request]:
         return self._requests
 
+    @property
+    def lines(self) -> Mapping[tuple[object, ...], Line]:
+        """By key; their queues follow the scopes that are bounded now."""
+        self._follow_scopes()
+        return self._lines
+
     def add(self, request: Request) -> None:
         if request.request in self._requests:
             raise BrokenInvariant("waits already", object=request.request)
+        self._follow_scopes()
         key = line_key(request)
-        line = self.lines.get(key)
+        line = self._lines.get(key)
         if line is None:
-            line = self.lines[key] = Line(key, Demand(request))
-        insort(line.turns, turn_of(request))
+            line = self._lines[key] = Line(key, Demand(request), self._made)
+            self._made += 1
+        insort(line.queues.setdefault(self._queue_key(request), []), turn_of(request))
         self._requests[request.request] = request
         self._line_of[request.request] = line
 
     def remove(self, name: RequestId) -> Request:
+        self._follow_scopes()
         request = self._requests.pop(name, None)
         if request is None:
             raise BrokenInvariant("does not wait", object=name)
         line = self._line_of.pop(name)
-        del line.turns[bisect_left(line.turns, turn_of(request))]
-        if not line.turns:
-            del self.lines[line.key]
+        key = self._queue_key(request)
+        queue = line.queues[key]
+        del queue[bisect_left(queue, turn_of(request))]
+        if not queue:
+            del line.queues[key]
+            if not line.queues:
+                del self._lines[line.key]
         return request
+
+    def _queue_key(self, request: Request) -> tuple[object, ...]:
+        """Requests of one line with equal keys are refused alike by quotas and caps."""
+        limits = self._quotas.limits
+        owner = request.owner if user_scope(request.owner) in limits else None
+        workspace = request.workspace if workspace_scope(request.workspace) in limits else None
+        if not request.max_slots:
+            return (owner, workspace)
+        return (owner, workspace, group_of(request), request.max_slots)
+
+    def _follow_scopes(self) -> None:
+        """Sort into other queues when another scope is bounded, or one no longer is."""
+        if self._scopes_version == self._quotas.scopes_version:
+            return
+        self._scopes_version = self._quotas.scopes_version
+        for line in self._lines.values():
+            line.queues = {}
+        for name, request in self._requests.items():
+            insort(self._line_of[name].queues.setdefault(self._queue_key(request), []), turn_of(request))
 
     def line_of(self, name: RequestId) -> Line:
         return self._line_of[name]

@@ -7,7 +7,7 @@ from yard import Yard, cell, granted, members, request, room, victims
 
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.schedule import WaitCode
-from clutch.wire.specs import PriorityPolicy, Split, Spread
+from clutch.wire.specs import PriorityPolicy, Quota, Split, Spread
 
 OLD = 1000.0
 
@@ -334,6 +334,15 @@ class TestLimits:
         assert yard.why("a2").blockers == ("a0", "a1")
         yard.end("a0")
         assert list(granted(yard.step())) == ["a2"]
+
+    def test_a_quota_set_or_cleared_while_work_waits_is_followed(self) -> None:
+        yard = Yard([room("n0", 8)])
+        yard.want(*[request(f"{who}{i}", 1, i, owner=who) for who in ("ada", "bob") for i in range(3)])
+        yard.book.set_limit(Quota("user:ada", 1))
+        assert sorted(granted(yard.step())) == ["ada0", "bob0", "bob1", "bob2"]
+        yard.ledger.withdraw(RequestId("ada1"))
+        yard.book.clear_limit("user:ada")
+        assert sorted(granted(yard.step())) == ["ada2"]
 
     def test_a_user_does_not_slip_past_its_own_larger_request(self) -> None:
         yard = Yard([room("n0", 8)], {"user:ada": 4})
