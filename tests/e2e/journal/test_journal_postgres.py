@@ -8,9 +8,8 @@ import asyncpg
 import pytest
 
 from clutch.backends.journal.postgres import PostgresJournal
-from clutch.testing.journal_suite import numbered_batch, refused, task
+from clutch.testing.journal_suite import numbered_batch, refused
 from clutch.wire.errors import Stale, Unavailable
-from clutch.wire.journal import Batch
 
 Address = Callable[[str], Awaitable[str]]
 
@@ -98,16 +97,6 @@ async def test_commits_wait_for_the_platter_whatever_the_default(address: str, a
     journal = await PostgresJournal.open(address)
     assert await journal._writer.fetchval("SHOW synchronous_commit") == "remote_apply", "stricter is left alone"
     await journal.close()
-
-
-async def test_two_masters_open_a_new_database_at_once(address: str) -> None:
-    journals = await asyncio.gather(*(PostgresJournal.open(address) for _ in range(4)))
-    lead = await journals[0].lead("a", 60.0)
-    await journals[0].append(Batch((), (task("t1"),)))
-    assert lead.term == 1
-    assert await journals[3].view("tasks", "t1") == task("t1")
-    for journal in journals:
-        await journal.close()
 
 
 async def test_a_wrong_database_is_unavailable_and_named(postgres_address: str) -> None:

@@ -1,5 +1,6 @@
 """A journal written by an older release is upgraded in place; one written by a newer release is left alone."""
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from clutch.backends.journal.base import FullJournal
 from clutch.backends.journal.opening import open_journal
 from clutch.backends.journal.tables import metadata
 from clutch.testing.journal_suite import numbered_batch, refused, task
-from clutch.wire.errors import BadRequest, TooNew
+from clutch.wire.errors import BadRequest, Stale, TooNew
 from clutch.wire.journal import Batch, Row, Snapshot
 
 Address = Callable[[str], Awaitable[str]]
@@ -180,3 +181,29 @@ async def test_a_foreign_file_is_left_alone(tmp_path: Path) -> None:
     before = bytes_of(path)
     await refused(BadRequest, open_journal(str(path)))
     assert bytes_of(path) == before
+
+
+@both
+async def test_masters_that_open_a_new_journal_at_once_make_it_once(
+    new_address: Address, opened: Open, kind: str
+) -> None:
+    for _ in range(3):
+        address = await new_address(kind)
+        journals = await asyncio.gather(*(opened(address) for _ in range(4)))
+        lead = await journals[0].lead("a", 60.0)
+        await journals[0].append(Batch((), (task("t1"),)))
+        assert lead.term == 1
+        assert await journals[3].view("tasks", "t1") == task("t1")
+
+
+@both
+async def test_an_end_that_moved_without_the_leader_stops_it(new_address: Address, opened: Open, kind: str) -> None:
+    """Somebody wrote past the leader row's guard; whatever it was, this leader may not write over it."""
+    address = await new_address(kind)
+    journal = await opened(address)
+    lead = await journal.lead("a", 60.0)
+    await journal.append(numbered_batch(lead, 1, 10))
+    await on(address, lambda connection: connection.execute(text("UPDATE leader SET last_index = 11")))
+    await refused(Stale, journal.append(numbered_batch(lead, 11, 10)))
+    assert len(await journal.read(0, 10)) == 10
+    assert await journal.view("tasks", "counter") == task("counter", epoch=10)
