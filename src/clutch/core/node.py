@@ -43,6 +43,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """When it entered its state; for a silent node, since when it is silent."""
     wish: NodeWish = NodeWish.OPEN
     disabled: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    """Slots that disappeared while somebody holds them: on the books, and closed, until they are given back."""
     strays: tuple[str, ...] = ()
     residents: bool = True
     """While it is suspect: whether its resident members are still waited for."""
@@ -55,7 +57,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
             node=self.node,
             capacity=self.capacity,
             usable=self.state is NodeState.READY,
-            disabled_slots=self.disabled,
+            disabled_slots=tuple(sorted({*self.disabled, *self.missing})),
         )
 
     def next_number(self, slots: tuple[int, ...]) -> int:

@@ -26,7 +26,7 @@ from clutch.core.quota import QuotaBook
 from clutch.core.task import Task
 from clutch.wire.errors import NotFound
 from clutch.wire.ids import LeaseId, MemberId, NodeId, PoolName, RequestId, TaskId, Term
-from clutch.wire.resources import Resources
+from clutch.wire.resources import Capacity, Resources
 from clutch.wire.schedule import Interactive, Part, Request
 from clutch.wire.specs import Members, PoolSpec, Quota
 
@@ -118,6 +118,16 @@ class State:
 
     def ledger_of(self, task: TaskId) -> Ledger:
         return self.ledgers[self.tasks[task].spec.pool]
+
+    def on_the_books(self, node: Node, reported: Capacity) -> tuple[Capacity, tuple[int, ...]]:
+        """What a node has as far as the books go: what it reports, and the slots missing from it that are held."""
+        there = {slot.index for slot in reported.slots}
+        held = [self.members[member].placement for member in self.members_on.get(node.node, {})]
+        held += [self.leases[lease].placement for lease in self.leases_on.get(node.node, {})]
+        missing = {slot for placement in held if placement is not None for slot in placement.slots} - there
+        kept = tuple(slot for slot in node.capacity.slots if slot.index in missing)
+        capacity = msgspec.structs.replace(reported, slots=(*reported.slots, *kept)) if kept else reported
+        return capacity, tuple(sorted(missing))
 
     # -- what waits: requests as the scheduler sees them ---------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clutch.core import member as members
 from clutch.core import node as nodes
 from clutch.core.checks import check_pool
-from clutch.core.decisions import allocations
+from clutch.core.decisions import allocations, leases
 from clutch.core.decisions import members as member_decisions
 from clutch.core.member import Member
 from clutch.core.state import State
@@ -69,7 +69,7 @@ def reported(state: State, event: e.Reported, now: float) -> Facts:
         )
     strays = _strays(state, report)
     says = f.NodeReported(report.node, report.pool, report.session, report.capacity, strays)
-    if known is None or _differs(known, says):
+    if known is None or _differs(state, known, says):
         yield says
         yield from _end_what_lost_its_slots(state, report.node, report.capacity, now)
     for observed in report.members:
@@ -78,11 +78,11 @@ def reported(state: State, event: e.Reported, now: float) -> Facts:
     yield from _no_longer_there(state, report, now)
 
 
-def _differs(known: nodes.Node, says: f.NodeReported) -> bool:
+def _differs(state: State, known: nodes.Node, says: f.NodeReported) -> bool:
     to = nodes.state_after_report(known.wish, says.strays)
-    return (known.state, known.session, known.strays) != (to, says.session, says.strays) or (
-        known.capacity != says.capacity
-    )
+    if (known.state, known.session, known.strays) != (to, says.session, says.strays):
+        return True
+    return (known.capacity, known.missing) != state.on_the_books(known, says.capacity)
 
 
 def _is_current(state: State, node: NodeId, observed: ObservedMember) -> bool:
@@ -122,6 +122,10 @@ def _end_what_lost_its_slots(state: State, node: NodeId, capacity: Capacity, now
         if missing:
             detail = f"slot {missing[0]} of node {node} disappeared under {identity}"
             yield from allocations.end(state, identity.task, Verdict.INFRASTRUCTURE, detail, now)
+    for lease_id in list(state.leases_on.get(node, {})):
+        lease = state.leases[lease_id]
+        if lease.placement is not None and not there.issuperset(lease.placement.slots):
+            yield from leases.reclaim(state, lease, f"a slot of node {node} disappeared under it", now)
 
 
 def _observed(state: State, observed: ObservedMember, now: float) -> Facts:
@@ -209,9 +213,10 @@ def residents_due(state: State, node: NodeId, now: float) -> Facts:
 
 
 def _is_resident(state: State, member: Member) -> bool:
-    role = state.tasks[member.member.task].role(member.member.role)
-    placement = member.placement
-    return role.on_death is OnDeath.RESPAWN and role.subscribes is not None and placement is not None
+    task = state.tasks[member.member.task]
+    role = task.role(member.member.role)
+    replaced = role.on_death is OnDeath.RESPAWN and task.spec.on_node_lost is OnNodeLost.RESTART
+    return replaced and role.subscribes is not None and member.placement is not None
 
 
 # -- what operators ask -------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from clutch.core.recorded import Recorded
 from clutch.core.state import State
 from clutch.wire import facts as f
 from clutch.wire.outcomes import NodeState, NodeWish
-from clutch.wire.resources import Capacity
 
 replace = msgspec.structs.replace
 
@@ -67,29 +66,14 @@ def _node_reported(state: State, fact: f.NodeReported, recorded: Recorded) -> No
             strays=fact.strays,
         )
     else:
-        capacity, disabled = _keep_held_slots(state, known, fact.capacity)
-        node = nodes.moved(known, to, recorded.at)
-        node = replace(node, session=fact.session, capacity=capacity, disabled=disabled, strays=fact.strays)
+        capacity, missing = state.on_the_books(known, fact.capacity)
+        there = [slot.index for slot in capacity.slots]
+        disabled = tuple(slot for slot in known.disabled if slot in there)
+        node = replace(nodes.moved(known, to, recorded.at), session=fact.session, strays=fact.strays)
+        node = replace(node, capacity=capacity, missing=missing, disabled=disabled)
     state.deadlines.clear(Due.SILENCE, fact.node)
     state.deadlines.clear(Due.RESIDENTS, fact.node)
     put_node(state, node)
-
-
-def _keep_held_slots(state: State, node: Node, reported: Capacity) -> tuple[Capacity, tuple[int, ...]]:
-    """A slot that disappeared while somebody holds it stays on the books, disabled, until it is given back."""
-    there = {slot.index for slot in reported.slots}
-    held: list[int] = []
-    for member in state.members_on.get(node.node, {}):
-        placement = state.members[member].placement
-        held.extend(placement.slots if placement else ())
-    for lease in state.leases_on.get(node.node, {}):
-        placement = state.leases[lease].placement
-        held.extend(placement.slots if placement else ())
-    missing = sorted(slot for slot in held if slot not in there)
-    if not missing:
-        return reported, tuple(slot for slot in node.disabled if slot in there)
-    kept = tuple(slot for slot in node.capacity.slots if slot.index in missing)
-    return replace(reported, slots=(*reported.slots, *kept)), tuple(sorted({*node.disabled, *missing}))
 
 
 def _node_suspected(state: State, fact: f.NodeSuspected, recorded: Recorded) -> None:
