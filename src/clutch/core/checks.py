@@ -9,6 +9,7 @@ import math
 import re
 
 from clutch.wire.errors import BadRequest
+from clutch.wire.events import AskLease
 from clutch.wire.resources import DEVICE_KINDS, Resources
 from clutch.wire.specs import PRIORITIES, Members, OnDeath, PoolSpec, RoleSpec, Spread, TaskSpec
 
@@ -121,6 +122,25 @@ def _check_resources(check: _Checker, each: Resources, path: str) -> None:
 
 def _check_kind(check: _Checker, kind: str, path: str) -> None:
     check.need(kind in DEVICE_KINDS, path, f"{kind!r} is not a device kind", f"Kinds: {', '.join(DEVICE_KINDS)}.")
+
+
+def check_name(name: str, subject: str) -> None:
+    """Raises ``BadRequest`` unless a name is one: others are made of it (requests, members), and must stay distinct."""
+    check = _Checker(f"{subject} {name!r}")
+    check.need(bool(NAME.fullmatch(name)), "id", "it is not a name", "Use letters, digits, '.', '_' and '-'.")
+    check.close()
+
+
+def check_ask(ask: AskLease) -> None:
+    """Raises ``BadRequest``, naming everything that is wrong with a cell's wish for slots, whoever it is from."""
+    check = _Checker(f"lease {ask.lease!r}")
+    check.need(bool(ask.lease), "lease", "it has no name", "Name it after its session and cell.")
+    check.whole(ask.cell, 1, "cell")
+    check.whole(ask.slots, 1, "slots", SLOTS_MAX)
+    check.seconds(ask.wait_limit_s, "wait_limit_s")
+    check.seconds(ask.linger_s, "linger_s")
+    check.need(bool(ask.members), "members", "no replica is named that could hold it", "Name at least one.")
+    check.close()
 
 
 def check_pool(pool: PoolSpec) -> None:

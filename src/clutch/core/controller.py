@@ -39,7 +39,7 @@ class MemberGone(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """A task it wished for was refused at the door (no such pool, over quota...); it will not come."""
+    """A task or a size it wished for was refused at the door (no such pool, over quota...); it will not come."""
 
     task: TaskId
     detail: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from house import House, names, program_spec, session_spec, trial_spec, workers_spec
 
 from clutch.wire import events as e

@@ -12,6 +12,7 @@ from clutch.core.state import State
 from clutch.core.task import after_allocation
 from clutch.wire import events as e
 from clutch.wire import facts as f
+from clutch.wire.errors import BadRequest
 from clutch.wire.ids import RequestId, TaskId
 from clutch.wire.outcomes import AllocationState, EndReason, MemberState, NodeState, TaskState, Verdict
 from clutch.wire.schedule import PreemptReason
@@ -59,6 +60,12 @@ def commit_checkpoint(state: State, event: e.CommitCheckpoint, now: float) -> Fa
     """The latest whole checkpoint. One that was overtaken by a later step (a late repetition) changes nothing."""
     allocation = allocation_of(state, event.task, event.member, event.fence)
     task = state.tasks[event.task]
+    if not event.checkpoint or event.step < 0:
+        raise BadRequest(
+            f"checkpoint {event.checkpoint!r} of step {event.step} is not one",
+            object=f"task {event.task}",
+            next_step="Name the checkpoint and give its step, at least 0.",
+        )
     if event.checkpoint != task.checkpoint and (not task.checkpoint or event.step >= task.step):
         yield f.CheckpointCommitted(event.task, allocation.epoch, event.checkpoint, event.step)
 

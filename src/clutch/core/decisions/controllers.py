@@ -45,7 +45,7 @@ def alarm_due(state: State, controller: str, news: News) -> Facts:
 def tell(state: State, news: News, now: float, rng: Random) -> Facts:
     """Ask the first controller on the list what follows, and carry out its wishes in order.
 
-    A task that is refused at the door does not stop the others: the controller hears of it next.
+    A task or a size that is refused at the door does not stop the others: the controller hears of it next.
     """
     controller, happening = news.pop(0)
     workload = state.workloads.get(controller)
@@ -65,8 +65,12 @@ def tell(state: State, news: News, now: float, rng: Random) -> Facts:
                 if task in state.tasks:
                     yield from tasks.cancel(state, e.Cancel(cause=cause, task=task, reason=reason), now)
             case c.SetCount(task, role, count):
-                if task in state.tasks:
-                    yield from tasks.resize(state, e.Resize(cause=cause, task=task, role=role, count=count), now)
+                resize = e.Resize(cause=cause, task=task, role=role, count=count)
+                try:
+                    if task in state.tasks:
+                        yield from tasks.resize(state, resize, now)
+                except ClutchError as error:
+                    news.append((controller, c.Refused(task, str(error))))
             case c.Note(payload):
                 yield f.ControllerNoted(controller, payload)
             case c.Wake(at):

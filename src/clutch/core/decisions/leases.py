@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clutch.core.checks import check_ask
 from clutch.core.lease import Lease
 from clutch.core.state import State
 from clutch.wire import events as e
@@ -20,6 +21,7 @@ RECLAIM_S = 30.0
 
 def ask(state: State, event: e.AskLease, now: float) -> Facts:
     """A cell wants slots. Any of the named replicas will do; the grant says which."""
+    check_ask(event)
     task = state.task(event.task)
     known = state.leases.get(event.lease)
     if known is not None:
@@ -49,8 +51,6 @@ def ask(state: State, event: e.AskLease, now: float) -> Facts:
                 object=f"task {event.task}",
                 next_step="Start the session with a larger subscription.",
             )
-    if not event.members:
-        raise BadRequest("no replica is named that could hold it", object=f"lease {event.lease}")
     yield f.LeaseWanted(
         event.lease,
         event.task,

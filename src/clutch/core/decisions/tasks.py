@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clutch.core.checks import MEMBERS_MAX, check_task, slots_of
+from clutch.core.checks import MEMBERS_MAX, check_name, check_task, slots_of
 from clutch.core.decisions import allocations
 from clutch.core.decisions import members as member_decisions
 from clutch.core.state import State
@@ -24,6 +24,7 @@ def submit(state: State, event: e.Submit, now: float) -> Facts:
     """A wish becomes durable. The same key again is the same task."""
     if event.key and event.key in state.keys:
         return
+    check_name(event.task, "task")
     check_task(event.spec)
     state.pool(event.spec.pool)
     if event.task in state.tasks:
