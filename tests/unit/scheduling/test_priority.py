@@ -301,6 +301,13 @@ class TestCells:
         assert "high" in granted(yard.step()) and "low1" in yard.ledger.waiting
         assert yard.why("low1").code == WaitCode.HEADROOM
 
+    def test_the_bound_on_firm_work_takes_no_needless_victim(self) -> None:
+        yard = Yard([room("n0", 8)], interactive_headroom=2)
+        yard.run(request("firm", 3, 0, preemptible=False), request("two", 2, 1, priority=60)).later(1)
+        yard.run(request("one", 1, 2, priority=60)).later(OLD)
+        yard.want(request("high", 2, 3, priority=10))
+        assert victims(yard.step()) == ["two"]
+
     def test_firm_work_does_not_slip_past_larger_firm_work(self) -> None:
         yard = Yard([room("n0", 8)], interactive_headroom=2)
         yard.run(request("now", 3, 0, preemptible=False))
