@@ -21,7 +21,7 @@ from clutch.core.reservation import reserve
 from clutch.core.shares import Group, fair_shares
 from clutch.core.waiting_line import turn_of
 from clutch.core.workbench import Workbench
-from clutch.wire.ids import NodeId, RequestId
+from clutch.wire.ids import NodeId, RequestId, TaskId
 from clutch.wire.schedule import Grant, Holding, Placement, Preemption, Request, WaitCode
 from clutch.wire.specs import FairSharePolicy
 
@@ -121,9 +121,9 @@ class FairSharePass:
             return True
         if not self.ledger.fits_empty(self.ledger.lines.line_of(request.request)):
             return True
-        coming = fit(self.bench.soon, demand, self.rules)
+        coming = self.bench.coming(request, demand, self.rules)
         if coming is not None:
-            self._promise(request, demand, coming, ())
+            self._promise(request, demand, coming, self.bench.leavers(coming))
             return True
         if self._evict(request, demand):
             return True
@@ -154,12 +154,11 @@ class FairSharePass:
         self.outcome.grants.append(Grant(request.request, placements, self.headroom.take(demand)))
 
     def _promise(
-        self, request: Request, demand: Demand, placements: tuple[Placement, ...], victims: tuple[Holding, ...]
+        self, request: Request, demand: Demand, placements: tuple[Placement, ...], tasks: tuple[TaskId, ...]
     ) -> None:
         nodes = self.bench.promise(placements)
         self._count(request, demand)
         self.headroom.take(demand)
-        tasks = tuple(victim.request.task for victim in victims)
         detail = "waits for work that was asked to leave"
         self.outcome.notes[request.request] = Note(WaitCode.FREEING, detail, tasks, nodes)
 
@@ -205,7 +204,7 @@ class FairSharePass:
                 if placement.slots and not holding.lingering:  # a lingering lease counts for nobody
                     self.held[placement.kind][group_of(holding.request)] -= len(placement.slots)
             self.outcome.preemptions.append(Preemption(holding.request.request, request.request))
-        self._promise(request, demand, placements, tuple(chosen))
+        self._promise(request, demand, placements, tuple(holding.request.task for holding in chosen))
         return True
 
     def _is_above(self, holding: Holding, held: Amounts) -> bool:

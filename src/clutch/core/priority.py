@@ -141,12 +141,9 @@ class PriorityPass:
         demand = line.demand
         missing = self.headroom.missing(demand)
         if missing <= 0 and (self.ledger.evictable.leaving or self.bench.victims):
-            own = self.bench.leaving_for(request)
-            coming = fit(own, demand, self.rules) if own is not None else None
-            if coming is None:
-                coming = fit(self.bench.soon, demand, self.rules)
+            coming = self.bench.coming(request, demand, self.rules)
             if coming is not None:
-                self._promise(request, demand, coming, self._leavers(coming))
+                self._promise(request, demand, coming, self.bench.leavers(coming))
                 return True
         if not self.searches_left:
             self.outcome.more = True
@@ -190,11 +187,6 @@ class PriorityPass:
         else:
             code, detail = WaitCode.FREEING, "waits for work that was asked to leave"
         self.outcome.notes[request.request] = Note(code, detail, tasks, nodes)
-
-    def _leavers(self, placements: tuple[Placement, ...]) -> tuple[TaskId, ...]:
-        nodes = {placement.node for placement in placements}
-        leaving = [*self.ledger.evictable.leaving.values(), *self.bench.victims.values()]
-        return tuple(dict.fromkeys(h.request.task for h in leaving if any(p.node in nodes for p in h.placements)))
 
     def _reserve(self, request: Request, demand: Demand) -> None:
         if not self.policy.backfill and demand.only is None:

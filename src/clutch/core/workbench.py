@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from clutch.core.demand import Demand
 from clutch.core.evictable import and_backfilled_at, is_out
+from clutch.core.fitting import Rules, fit
 from clutch.core.ledger import Ledger
 from clutch.core.room_index import RoomIndex
-from clutch.wire.ids import NodeId, RequestId
+from clutch.wire.ids import NodeId, RequestId, TaskId
 from clutch.wire.schedule import Holding, Placement, Request
 
 
@@ -48,18 +50,26 @@ class Workbench:
                 self._soon.give(holding.placements)
         return self._soon
 
-    def leaving_for(self, request: Request) -> RoomIndex | None:
-        """What is open and what was asked to leave for this very request, unless it went to somebody ahead."""
+    def coming(self, request: Request, demand: Demand, rules: Rules) -> tuple[Placement, ...] | None:
+        """Where a request fits once what is leaving has left: with those asked for its sake if they will do."""
         asked = self.ledger.evictable.leaving_for.get(request.request)
-        if not asked:
-            return None
-        index = self.open.fork()
-        for holding in asked.values():
-            index.give(holding.placements)
-        for holding in asked.values():
-            for placement in holding.placements:
-                index.clamp(placement.node, self.soon.desks[placement.node])
-        return index
+        if asked:
+            own = self.open.fork()
+            for holding in asked.values():
+                own.give(holding.placements)
+            for holding in asked.values():
+                for placement in holding.placements:
+                    own.clamp(placement.node, self.soon.desks[placement.node])  # unless it went to somebody ahead
+            found = fit(own, demand, rules)
+            if found is not None:
+                return found
+        return fit(self.soon, demand, rules)
+
+    def leavers(self, placements: tuple[Placement, ...]) -> tuple[TaskId, ...]:
+        """The tasks that leave, or will be asked to, on the nodes of some placements."""
+        nodes = dict.fromkeys(placement.node for placement in placements)
+        leaving = [*self.ledger.evictable.leaving.values(), *self.victims.values()]
+        return tuple(dict.fromkeys(h.request.task for h in leaving if any(p.node in nodes for p in h.placements)))
 
     def potential(self, threshold: int) -> RoomIndex:
         """The room if everything less important than the threshold were gone, less what this pass gave away."""

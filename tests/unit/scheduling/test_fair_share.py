@@ -112,7 +112,9 @@ def test_those_above_their_share_give_back_newest_first_and_only_when_asked_for(
     made = yard.step()
     assert victims(made) == ["a2", "a3"]
     assert {made.why(RequestId(n)).code for n in ("b0", "b1")} == {WaitCode.FREEING}
-    assert not yard.step().preemptions
+    again = yard.step()
+    assert not again.preemptions and set(again.why(RequestId("b0")).blockers) <= {"a2", "a3"}
+    assert again.why(RequestId("b0")).blockers
     yard.gone()
     yard.step()
     assert held(yard) == {"a": 2, "b": 2}
