@@ -121,6 +121,19 @@ def test_a_plan_for_an_older_ledger_is_rechecked() -> None:
     assert not recheck(made, yard.ledger).grants
 
 
+def test_preemptions_of_an_older_plan_are_rechecked_too() -> None:
+    yard = Yard([room("n0", 3)])
+    yard.run(*[request(f"low{i}", 1, i, priority=60) for i in range(3)]).later(1000)
+    yard.want(*[request(f"high{i}", 1, 10 + i) for i in range(3)])
+    made = yard.plan()
+    assert [p.beneficiary for p in made.preemptions] == ["high0", "high1", "high2"]
+    yard.ledger.mark(made.preemptions[0].victim, leaving=True)
+    yard.end(made.preemptions[1].victim)
+    assert recheck(made, yard.ledger).preemptions == made.preemptions[2:]
+    yard.ledger.withdraw(RequestId("high2"))
+    assert not recheck(made, yard.ledger).preemptions
+
+
 def test_check_sees_a_corrupted_count() -> None:
     yard = Yard([room("n0", 4)]).run(request("a", 2))
     yard.ledger.index.desks[NodeId("n0")].millicpus -= 1
