@@ -71,9 +71,9 @@ def day_lines(day: Day) -> str:
 def day_verdict(day: Day) -> str:
     faults = ", ".join(f"{count} x {kind}" for kind, count in day.cluster.fired.items() if count) or "nothing"
     tasks = len(day.cluster.truth.submitted)
+    name = next((task for task in day.cluster.truth.submitted if task.startswith("notebook")), "n0")
     verdict = f"BROKEN: {day.broken}" if day.broken else f"all {tasks} tasks ended, every promise held"
-    seed = day.cluster.plan.seed
     return (
         f"{verdict}. {_count(day)}\nwhat went wrong on the way: {faults}\n"
-        f"any task's story: clutch sim story --seed {seed} TASK   more days: clutch sim run --seeds 0-99"
+        f"what happened to one of them: clutch demo --story {name}   more days: clutch sim run --seeds 0-99"
     )

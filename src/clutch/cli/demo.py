@@ -9,8 +9,11 @@ import typer
 
 
 def demo(
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Which day.")] = 11,
-    speed: Annotated[float, typer.Option("--speed", min=0.1, help="Virtual seconds per second.")] = 12.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which day.")] = 9,
+    speed: Annotated[float, typer.Option("--speed", min=0.1, help="Virtual seconds per second.")] = 8.0,
+    story: Annotated[
+        str, typer.Option("--story", help="Tell what happens to one thing of the day.")
+    ] = "",
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live table (also when piped).")] = False,
 ) -> None:
     """Show trials, notebook cells and RL programs sharing the slots of one cluster while things go wrong.
@@ -26,6 +29,9 @@ def demo(
 
     console = Console()
     day = Day(seed)
+    if story:
+        typer.echo("\n".join(day.story(story)))
+        return
     if plain or not console.is_terminal:
         for _ in day.hours():
             console.print(day_lines(day), highlight=False, soft_wrap=True)

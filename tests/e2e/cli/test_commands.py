@@ -40,10 +40,10 @@ def test_sim_run_many_seeds_at_once_as_json() -> None:
 
 
 def test_sim_story() -> None:
-    out = clutch("sim", "story", "--seed", "7", "gang-0")
+    out = clutch("sim", "story", "--seed", "7", "n0")
     assert out.returncode == 0, out.stderr
-    assert "allocation granted" in out.stdout
-    as_json = json.loads(clutch("sim", "story", "--seed", "7", "gang-0", "--json").stdout)
+    assert "node reported" in out.stdout
+    as_json = json.loads(clutch("sim", "story", "--seed", "7", "n0", "--json").stdout)
     assert as_json == out.stdout.splitlines()
 
 
@@ -51,7 +51,7 @@ def test_errors_say_cause_object_and_next_step() -> None:
     out = clutch("sim", "story", "--seed", "7", "nobody")
     assert out.returncode == 2
     assert "nobody" in out.stderr
-    assert "Try one of" in out.stderr
+    assert "Try: " in out.stderr
     out = clutch("sim", "run", "--seeds", "9-3")
     assert out.returncode == 2
     assert "0-99" in out.stderr
@@ -62,3 +62,7 @@ def test_the_demo_ends_well() -> None:
     assert out.returncode == 0, out.stdout + out.stderr
     assert "every promise held" in out.stdout
     assert "what went wrong on the way" in out.stdout
+    hint = out.stdout.rpartition("clutch demo --story ")[2].split()[0]
+    told = clutch("demo", "--story", hint)
+    assert told.returncode == 0, told.stderr
+    assert hint in told.stdout

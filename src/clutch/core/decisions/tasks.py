@@ -15,7 +15,7 @@ from clutch.wire.errors import BadRequest, Conflict, IllegalMove, QuotaExceeded
 from clutch.wire.ids import MemberId, TaskId
 from clutch.wire.outcomes import AllocationState, EndReason, MemberState, TaskState, TaskWish, Verdict
 from clutch.wire.schedule import PreemptReason
-from clutch.wire.specs import PRIORITIES, Members, OnDeath
+from clutch.wire.specs import PRIORITIES, Members, OnDeath, RoleSpec, TaskSpec
 
 Facts = Iterator[f.Fact]
 
@@ -29,19 +29,18 @@ def submit(state: State, event: e.Submit, now: float) -> Facts:
     state.pool(event.spec.pool)
     if event.task in state.tasks:
         raise Conflict("a task with this id exists", object=f"task {event.task}", next_step="Choose another id.")
-    _check_quota(state, event)
+    _check_quota(state, event.spec, sum(slots_of(role) for role in event.spec.roles))
     yield f.TaskSubmitted(event.task, event.spec, state.orders + 1, event.key, event.controller)
 
 
-def _check_quota(state: State, event: e.Submit) -> None:
+def _check_quota(state: State, spec: TaskSpec, asked: int) -> None:
     """What could not run even alone is refused now, not left waiting for ever."""
-    asked = sum(slots_of(role) for role in event.spec.roles)
-    for scope in (f"user:{event.spec.owner}", f"workspace:{event.spec.workspace}"):
+    for scope in (f"user:{spec.owner}", f"workspace:{spec.workspace}"):
         quota = state.quotas.get(scope)
         if quota is not None and asked > quota.slots:
             raise QuotaExceeded(
                 f"it needs {asked} slots at once and the quota of {scope} is {quota.slots}",
-                object=f"task {event.spec.name!r}",
+                object=f"task {spec.name!r}",
                 next_step="Ask for fewer slots, or ask an admin to raise the quota.",
             )
 
@@ -133,8 +132,16 @@ def resize(state: State, event: e.Resize, now: float) -> Facts:
             object=f"task {event.task}",
             next_step=f"It may have {least} to {most}." if isinstance(role.shape, Members) else "Its slots are split.",
         )
+    if not event.count and not any(_has_members(task, other) for other in task.spec.roles if other is not role):
+        raise BadRequest(
+            f"without members of role {event.role} nothing would be left of it",
+            object=f"task {event.task}",
+            next_step="Pause or cancel it instead.",
+        )
     if event.count == task.count(role):
         return
+    more = (event.count - role.shape.count) * role.shape.each.slots
+    _check_quota(state, task.spec, more + sum(slots_of(r) for r in task.spec.roles))
     yield f.RoleResized(event.task, event.role, event.count)
     allocation = state.allocations.get(event.task)
     if allocation is None or allocation.state not in (AllocationState.PLACED, AllocationState.RUNNING):
@@ -143,6 +150,10 @@ def resize(state: State, event: e.Resize, now: float) -> Facts:
         yield from allocations.ask_leave(state, event.task, PreemptReason.RESIZED, now)
     else:
         yield from _resize_live(state, event.task, event.role, event.count, now)
+
+
+def _has_members(task: Task, role: RoleSpec) -> bool:
+    return not isinstance(role.shape, Members) or task.count(role) > 0
 
 
 def _resize_live(state: State, task: TaskId, role: str, count: int, now: float) -> Facts:

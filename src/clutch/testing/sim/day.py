@@ -10,7 +10,7 @@ from clutch.core import story
 from clutch.testing.sim.cluster import Cluster
 from clutch.testing.sim.plan import make_plan
 from clutch.testing.sim.promises import PromiseBroken
-from clutch.testing.sim.run import advance, at_rest
+from clutch.testing.sim.run import advance, at_rest, story_of
 from clutch.wire.messages import MemberStatus
 from clutch.wire.outcomes import EndReason
 
@@ -38,9 +38,9 @@ class TaskGlance(msgspec.Struct, frozen=True):
 class Day:
     """A simulation that can be looked at while it runs."""
 
-    def __init__(self, seed: int, *, nodes: int = 4, hour_s: float = 1.0) -> None:
+    def __init__(self, seed: int, *, nodes: int = 3, hour_s: float = 1.0) -> None:
         plan = make_plan(seed, nodes=nodes)
-        self.cluster = Cluster(msgspec.structs.replace(plan, slots=4, tasks=16, fair_share=False))
+        self.cluster = Cluster(msgspec.structs.replace(plan, slots=4, masters=2, tasks=26, fair_share=False))
         self.hour_s = hour_s
         self.broken = ""
         self._start = self.cluster.world.now
@@ -68,6 +68,12 @@ class Day:
             self.broken = str(error)
         finally:
             self.cluster.close()
+
+    def story(self, subject: str) -> list[str]:
+        """Let the whole day happen, then tell what happened to one thing."""
+        for _ in self.hours():
+            pass
+        return story_of(self.cluster.truth.history, subject)
 
     @property
     def clock_s(self) -> float:

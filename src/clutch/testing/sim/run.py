@@ -8,9 +8,11 @@ import traceback
 import msgspec
 
 from clutch.core import story
+from clutch.core.recorded import Recorded
 from clutch.testing.sim.cluster import Cluster, Kit
 from clutch.testing.sim.plan import SimPlan, make_plan
 from clutch.testing.sim.promises import PromiseBroken
+from clutch.wire.errors import NotFound
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -110,8 +112,8 @@ def _outcome(cluster: Cluster, broken: str, subject: str) -> Outcome:
     )
 
 
-def tell(seed: int, subject: str, *, nodes: int | None = None, faults: bool = True) -> tuple[list[str], list[str]]:
-    """The story of one thing in a seed, and the names of everything that has one."""
+def tell(seed: int, subject: str, *, nodes: int | None = None, faults: bool = True) -> list[str]:
+    """The story of one thing in a seed."""
     cluster = Cluster(make_plan(seed, nodes=nodes, faults=faults))
     ending = ""
     try:
@@ -120,8 +122,17 @@ def tell(seed: int, subject: str, *, nodes: int | None = None, faults: bool = Tr
         ending = str(error)
     finally:
         cluster.close()
-    known: dict[str, None] = {}
-    for recorded in cluster.truth.history:
-        known.update(dict.fromkeys(story.subjects(recorded.fact)))
-    lines = story.story(cluster.truth.history, subject)
-    return [*lines, ending] if ending and lines else lines, list(known)
+    lines = story_of(cluster.truth.history, subject)
+    return [*lines, ending] if ending else lines
+
+
+def story_of(history: list[Recorded], subject: str) -> list[str]:
+    """The story of one thing. ``NotFound`` names what else has one."""
+    lines = story.story(history, subject)
+    if not lines:
+        known = list(dict.fromkeys(name for recorded in history for name in story.subjects(recorded.fact)))
+        near = [name for name in known if subject.partition("-")[0] in name] or known
+        raise NotFound(
+            "nothing of this name happened there", object=repr(subject), next_step=f"Try: {', '.join(near[:12])}."
+        )
+    return lines

@@ -67,6 +67,8 @@ class Person:
             self.tasks.append(task)
             if kind in ("rl", "gang"):
                 self.programs.append(task)
+            if kind == "rl":
+                self._at(self.chance.uniform(2.0, 15.0), lambda: self._resize(task, "actor"))
             if kind == "notebook":
                 self.sessions[task] = Session(self.cluster, task, spec)
 
@@ -91,7 +93,7 @@ class Person:
         if not self.tasks:
             return
         task = self.chance.choice(self.tasks)
-        kind = self.chance.choice(("pause", "cancel", "kill", "priority", "resize", "exclude"))
+        kind = self.chance.choice(("pause", "cancel", "kill", "priority", "resize", "resize", "exclude"))
         if kind == "pause":
             self._wish(e.Pause(cause="api:bob", task=task), TaskWish.PAUSE)
             self._at(
@@ -111,9 +113,11 @@ class Person:
                 self.caller.ask(event_exclude, lambda answer, error: None)
         else:
             program = self.chance.choice(self.programs or [task])
-            role = "actor" if program.startswith("rl") else "main"
-            event_resize = e.Resize(cause="api:ada", task=program, role=role, count=self.chance.randint(1, 4))
-            self.caller.ask(event_resize, lambda answer, error: None)
+            self._resize(program, "actor" if program.startswith("rl") else "main")
+
+    def _resize(self, task: TaskId, role: str) -> None:
+        event = e.Resize(cause="api:ada", task=task, role=role, count=self.chance.randint(1, 4))
+        self.caller.ask(event, lambda answer, error: None)
 
     def _wish(self, event: e.Pause | e.Resume | e.Cancel | e.Kill, wish: TaskWish) -> None:
         def answered(answer: object, error: str) -> None:
@@ -305,7 +309,7 @@ def make_spec(kind: str, task: TaskId, chance: Random, slots_in_all: int) -> Tas
             count_min=1,
             count_max=6,
         )
-        roles = (trainer, actor)
+        roles, work = (trainer, actor), msgspec.structs.replace(work, stubborn=chance.choice((0.0, 0.6)))
     return TaskSpec(
         kind=kind,
         name=str(task),
