@@ -307,19 +307,23 @@ async def _is_of_one_moment(last: int, chunks: list[Chunk]) -> bool:
 
 async def check_reopened_it_goes_on(ground: Ground) -> None:
     journal = await ground.open()
-    lead = await journal.lead("a", TTL_S)
+    lead = await journal.lead("a", 60.0)
     await journal.append(numbered_batch(lead, 1, 10))
     await journal.save_snapshot(Snapshot(10, 1, b"ten"))
     await journal.close()
     again = await ground.open()
     assert [row.index for row in await again.read(0)] == list(range(1, 11))
     assert await again.load_snapshot() == Snapshot(10, 1, b"ten")
-    await refused(Unavailable, again.lead("b", TTL_S))
-    await ground.outlive(TTL_S)
-    took = await again.lead("b", TTL_S)
+    await refused(Unavailable, again.lead("b", 60.0))
+    took = await again.lead("a", TTL_S)
     assert (took.term, took.last_index) == (2, 10)
-    assert await again.append(numbered_batch(took, 11, 10)) == 20
-    assert len(await again.read(0)) == 20, "the chain goes on across terms"
+    await again.close()
+    await ground.outlive(TTL_S)
+    other = await ground.open()
+    third = await other.lead("b", 60.0)
+    assert (third.term, third.last_index) == (3, 10)
+    assert await other.append(numbered_batch(third, 11, 10)) == 20
+    assert len(await other.read(0)) == 20, "the chain goes on across terms"
 
 
 async def check_hundred_thousand_rows(ground: Ground) -> None:

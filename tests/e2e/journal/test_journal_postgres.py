@@ -1,16 +1,22 @@
 """What only a server can suffer: it ends a connection, restarts, or is told not to wait for its disk."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from random import Random
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 
 from clutch.backends.journal.postgres import PostgresJournal
-from clutch.testing.journal_suite import numbered_batch, refused
-from clutch.wire.errors import Stale, Unavailable
+from clutch.testing.journal_suite import numbered_batch, refused, task
+from clutch.wire.errors import Unavailable
 
+LEADER = Path(__file__).parent / "journal_leader.py"
 Address = Callable[[str], Awaitable[str]]
 
 
@@ -71,19 +77,28 @@ async def test_readers_and_leadership_survive_a_lost_connection(address: str, ad
     await journal.close()
 
 
-async def test_a_leader_paused_inside_its_own_append_holds_nobody_up(address: str) -> None:
-    """A batch is one statement: the server finishes it whether or not the leader is awake to hear."""
-    old, new = await PostgresJournal.open(address), await PostgresJournal.open(address)
-    lead = await old.lead("a", 0.0)
-    append = asyncio.create_task(old.append(numbered_batch(lead, 1, 10)))
-    await asyncio.sleep(0)
-    taken = await new.lead("b", 60.0)
-    outcome = (await asyncio.gather(append, return_exceptions=True))[0]
-    assert outcome == 10 or isinstance(outcome, Stale)
-    assert taken.last_index == (10 if outcome == 10 else 0)
-    assert await new.append(numbered_batch(taken, taken.last_index + 1, 10)) == taken.last_index + 10
-    await refused(Stale, old.append(numbered_batch(lead, taken.last_index + 11, 10)))
-    await old.close()
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_leader_stopped_in_the_middle_of_its_work_holds_nobody_up(address: str, seed: int) -> None:
+    """A batch is one statement: no lock outlives it, wherever the old leader was stopped. Awake again, it is stale."""
+    old = subprocess.Popen([sys.executable, LEADER, address], stdout=subprocess.PIPE)  # noqa: ASYNC220
+    assert old.stdout is not None
+    chance = Random(seed)
+    for _ in range(chance.randint(5, 40)):
+        assert int(await asyncio.to_thread(old.stdout.readline)) > 0
+    await asyncio.sleep(chance.random() * 0.01)  # anywhere inside a batch
+    old.send_signal(signal.SIGSTOP)
+    new = await PostgresJournal.open(address)
+    lead = await asyncio.wait_for(new.lead("new", 60.0), 8.0)
+    assert await new.append(numbered_batch(lead, lead.last_index + 1, 10)) == lead.last_index + 10
+    old.send_signal(signal.SIGCONT)
+    with old.stdout as rest:
+        last_words = (await asyncio.to_thread(rest.read)).split()
+    assert old.wait() == 0
+    assert last_words[-1] == b"stale"
+    rows = await new.read(0)
+    assert [row.index for row in rows] == list(range(1, lead.last_index + 11))
+    assert [row.term for row in rows] == [1] * lead.last_index + [2] * 10
+    assert await new.view("tasks", "counter") == task("counter", epoch=lead.last_index + 10)
     await new.close()
 
 
