@@ -118,3 +118,22 @@ async def test_a_wrong_database_is_unavailable_and_named(postgres_address: str) 
     url = urlunsplit(urlsplit(postgres_address)._replace(path="/no_such_database"))
     error = await refused(Unavailable, PostgresJournal.open(url))
     assert "no_such_database" in str(error)
+
+
+async def test_closing_does_not_wait_for_a_reader_for_ever(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clutch.backends.journal.postgres._CLOSE_S", 0.2)
+    journal = await PostgresJournal.open(address)
+    await journal.append(numbered_batch(await journal.lead("a", 60.0), 1, 10))
+    with pytest.raises(Unavailable):
+        async with journal.export() as (origin, chunks):
+            assert origin.last_index == 10
+            await asyncio.wait_for(journal.close(), 10.0)
+            assert [chunk async for chunk in chunks] == [], "a reader of a closed journal got something"
+
+
+async def test_more_readers_than_connections_take_turns(address: str) -> None:
+    journal = await PostgresJournal.open(address)
+    await journal.append(numbered_batch(await journal.lead("a", 60.0), 1, 10))
+    counts = await asyncio.gather(*(journal.read(0) for _ in range(50)))
+    assert [len(rows) for rows in counts] == [10] * 50
+    await journal.close()

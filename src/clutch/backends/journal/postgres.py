@@ -46,6 +46,7 @@ from clutch.wire.views import View
 
 _CONNECT_S = 10.0
 _COMMAND_S = 60.0
+_CLOSE_S = 5.0
 _FORGET_ROWS = 10_000
 _MIGRATION_LOCK = 0x636C7574
 _dialect = asyncpg_dialect()  # type: ignore[no-untyped-call]
@@ -181,7 +182,7 @@ class PostgresJournal:
         """A connection on which everything read is of the same moment."""
         with _speaking_of(self.address):
             async with (
-                self._pool.acquire() as connection,
+                self._pool.acquire(timeout=_CONNECT_S) as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
                 yield connection
@@ -250,7 +251,7 @@ class PostgresJournal:
         term = self._term()
         async with self._maintenance:
             with _speaking_of(self.address):
-                async with self._pool.acquire() as connection:
+                async with self._pool.acquire(timeout=_CONNECT_S) as connection:
                     number = await connection.fetchval(sql.BEGIN_SNAPSHOT, term)
                     if number is None:
                         raise await self._stale(connection)
@@ -279,9 +280,12 @@ class PostgresJournal:
     async def close(self) -> None:
         self._lead = None
         if self._pool is not None:
-            await self._pool.close()
+            try:
+                await asyncio.wait_for(self._pool.close(), _CLOSE_S)
+            except TimeoutError:
+                self._pool.terminate()  # somebody still reads; the server takes the rest back
         if self._writer is not None and not self._writer.is_closed():
-            await self._writer.close(timeout=_CONNECT_S)
+            await self._writer.close(timeout=_CLOSE_S)
 
     async def view(self, table: str, key: str) -> View | None:
         statement, arguments = one(table, key, _dialect)
@@ -311,7 +315,7 @@ class PostgresJournal:
         async with self._maintenance:
             snapshot = await self.load_snapshot()
             with _speaking_of(self.address):
-                async with self._pool.acquire() as connection:
+                async with self._pool.acquire(timeout=_CONNECT_S) as connection:
                     if await connection.fetchval("SELECT term FROM leader WHERE id = 1") != term:
                         raise await self._stale(connection)
                     base = await connection.fetchval("SELECT base_index FROM leader WHERE id = 1")
