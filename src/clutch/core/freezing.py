@@ -15,6 +15,7 @@ from clutch.core import task as tasks
 from clutch.core.allocation import Allocation
 from clutch.core.controller import Controller
 from clutch.core.deadlines import Due
+from clutch.core.folds.cluster import wait_for
 from clutch.core.lease import Lease
 from clutch.core.ledger import Ledger
 from clutch.core.member import Member
@@ -24,7 +25,7 @@ from clutch.core.task import Task
 from clutch.wire.errors import Corrupt, TooNew
 from clutch.wire.ids import RequestId, TaskId
 from clutch.wire.journal import Snapshot
-from clutch.wire.outcomes import AllocationState, LeaseState, MemberState, NodeState, TaskState
+from clutch.wire.outcomes import AllocationState, LeaseState, MemberState, TaskState
 from clutch.wire.schedule import Holding
 from clutch.wire.specs import PoolSpec, Quota
 
@@ -135,12 +136,7 @@ def _thaw_nodes(state: State, frozen: FrozenState) -> None:
     for node in frozen.nodes:
         state.nodes[node.node] = node
         state.ledgers[node.pool].put_room(node.room())
-        pool = state.pools[node.pool]
-        waited_for = node.state is NodeState.UNREPORTED and not node.strays
-        if waited_for or node.state is NodeState.SUSPECT:
-            state.deadlines.set(Due.SILENCE, node.node, node.since + pool.node_lost_after_s)
-        if node.state is NodeState.SUSPECT and node.residents:
-            state.deadlines.set(Due.RESIDENTS, node.node, node.since + pool.resident_lost_after_s)
+        wait_for(state, node)
 
 
 def _thaw_tasks(state: State, frozen: FrozenState) -> None:

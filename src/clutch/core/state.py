@@ -148,10 +148,10 @@ class State:
         return tasks.request_for(task, members.request_id(member.member), (part,))
 
     def lease_request(self, lease: Lease) -> Request:
-        """A cell waits for slots on the node of one of its replicas."""
+        """A cell waits for slots on the node of one of its replicas, or has them there."""
         task = self.tasks[lease.task]
         present = (m for m in self.members_of(task.task) if m.member in lease.members and m.state in members.PRESENT)
-        nodes = [m.placement for m in present]
+        nodes = [m.placement for m in present] if lease.placement is None else [lease.placement]
         part = Part(role="cell", shape=Members(count=1, each=Resources(slots=lease.slots, kind=lease.kind)))
         request = tasks.request_for(task, leases.request_id(lease.lease), (part,))
         return msgspec.structs.replace(

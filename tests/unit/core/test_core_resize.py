@@ -167,6 +167,13 @@ def test_a_role_may_shrink_to_nothing_and_grow_again() -> None:
     house.sound()
 
 
+def test_something_must_be_left_of_a_task() -> None:
+    house = House().nodes(1)
+    house.running(trial_spec("first"))
+    task = house.submit(trial_spec("t", count_max=4))
+    assert "Pause or cancel" in house.refused(e.Resize(task=task, role="main", count=0), BadRequest).next_step
+
+
 # -- roles that end together --------------------------------------------------------------------------------------
 
 

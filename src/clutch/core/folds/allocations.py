@@ -84,7 +84,7 @@ def _leave_asked(state: State, fact: f.LeaveAsked, recorded: Recorded) -> None:
 def _mark_leaving(state: State, task: Task) -> None:
     ledger = state.ledgers[task.spec.pool]
     if RequestId(task.task) in ledger.holdings:
-        ledger.mark(RequestId(task.task), leaving=True)
+        ledger.mark(RequestId(task.task), leaving=True, last_victim_at=task.last_victim_at)
     state.touched.pools[task.spec.pool] = None
 
 

@@ -29,9 +29,9 @@ def _term_began(state: State, fact: f.TermBegan, recorded: Recorded) -> None:
         if node.state is NodeState.LOST:
             continue
         nodes.TABLE.move(node.state, NodeState.UNREPORTED, f"node {node.node}")
-        put_node(state, replace(node, state=NodeState.UNREPORTED, since=recorded.at, strays=()))
-        patience = state.pools[node.pool].node_lost_after_s
-        state.deadlines.set(Due.SILENCE, node.node, recorded.at + patience)
+        node = replace(node, state=NodeState.UNREPORTED, since=recorded.at, strays=())
+        put_node(state, node)
+        wait_for(state, node)
 
 
 def _pool_put(state: State, fact: f.PoolPut, recorded: Recorded) -> None:
@@ -41,6 +41,9 @@ def _pool_put(state: State, fact: f.PoolPut, recorded: Recorded) -> None:
         state.ledgers[fact.pool.name] = Ledger(fact.pool, state.quota_book)
     else:
         ledger.reconfigure(fact.pool)
+    for node in state.nodes.values():
+        if node.pool == fact.pool.name:
+            wait_for(state, node)
     state.touched.pools[fact.pool.name] = None
 
 
@@ -77,11 +80,18 @@ def _node_reported(state: State, fact: f.NodeReported, recorded: Recorded) -> No
 
 
 def _node_suspected(state: State, fact: f.NodeSuspected, recorded: Recorded) -> None:
-    node = state.nodes[fact.node]
+    node = replace(nodes.moved(state.nodes[fact.node], NodeState.SUSPECT, recorded.at), residents=True)
+    put_node(state, node)
+    wait_for(state, node)
+
+
+def wait_for(state: State, node: Node) -> None:
+    """How long a silent node is waited for: its pool's patience, counted from when it fell silent."""
     pool = state.pools[node.pool]
-    put_node(state, replace(nodes.moved(node, NodeState.SUSPECT, recorded.at), residents=True))
-    state.deadlines.set(Due.SILENCE, node.node, recorded.at + pool.node_lost_after_s)
-    state.deadlines.set(Due.RESIDENTS, node.node, recorded.at + pool.resident_lost_after_s)
+    if node.state is NodeState.SUSPECT or (node.state is NodeState.UNREPORTED and not node.strays):
+        state.deadlines.set(Due.SILENCE, node.node, node.since + pool.node_lost_after_s)
+    if node.state is NodeState.SUSPECT and node.residents:
+        state.deadlines.set(Due.RESIDENTS, node.node, node.since + pool.resident_lost_after_s)
 
 
 def _node_lost(state: State, fact: f.NodeLost, recorded: Recorded) -> None:

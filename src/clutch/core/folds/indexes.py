@@ -92,14 +92,16 @@ def end_member(state: State, member: Member, index: int) -> None:
     touch_member(state, member)
 
 
-def refresh_waiting(state: State, task: TaskId) -> None:
-    """Requests that name the task's members or their nodes are made anew: the members have moved."""
+def refresh_requests(state: State, task: TaskId) -> None:
+    """Requests of the task's leases and waiting members are made anew: its members have moved, or its terms changed."""
     ledger = state.ledger_of(task)
     for identity in state.leases_of.get(task, {}):
         lease = state.leases[identity]
         if lease.state is LeaseState.WANTED:
             ledger.withdraw(leases.request_id(identity))
             ledger.enqueue(state.lease_request(lease))
+        else:
+            ledger.amend(state.lease_request(lease))
     for member in state.members_of(task):
         if member.state is MemberState.WANTED:
             request = state.member_request(member)

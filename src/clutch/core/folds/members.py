@@ -14,7 +14,7 @@ from clutch.core.folds.indexes import (
     hold,
     number_slots,
     put_allocation,
-    refresh_waiting,
+    refresh_requests,
     touch_member,
     unqueue_member,
 )
@@ -58,7 +58,7 @@ def _member_gone(state: State, member: Member, to: MemberState) -> None:
     role_rank = (member.member.role, member.member.rank)
     state.ledgers[task.spec.pool].release_part(RequestId(task.task), (role_rank,))
     state.touched.pools[task.spec.pool] = None
-    refresh_waiting(state, task.task)
+    refresh_requests(state, task.task)
 
 
 def _member_wanted(state: State, fact: f.MemberWanted, recorded: Recorded) -> None:
@@ -101,7 +101,7 @@ def _member_granted(state: State, fact: f.MemberGranted, recorded: Recorded) -> 
         hold(state, task, (placement,), recorded.at, backfilled=backfilled)
     state.touched.nodes[placement.node] = None
     state.touched.tasks[task.task] = None
-    refresh_waiting(state, task.task)
+    refresh_requests(state, task.task)
 
 
 def _member_leave_asked(state: State, fact: f.MemberLeaveAsked, recorded: Recorded) -> None:

@@ -11,7 +11,7 @@ from clutch.core import task as tasks
 from clutch.core.folds.indexes import (
     enqueue,
     put_task,
-    refresh_waiting,
+    refresh_requests,
     withdraw,
 )
 from clutch.core.recorded import Recorded
@@ -68,37 +68,38 @@ def _task_ended(state: State, fact: f.TaskEnded, recorded: Recorded) -> None:
     )
 
 
-def _requeue_if_waiting(state: State, task: Task) -> None:
-    """What a waiting task asks for has changed: it keeps its place, which is its order and not its position."""
+def _amend(state: State, task: Task) -> None:
+    """What a task asks for has changed: it keeps its place, which is its order and not its position.
+
+    What it and its members hold already stays held, under the new terms.
+    """
     if task.state is TaskState.QUEUED:
         withdraw(state, task)
         enqueue(state, task)
+    ledger = state.ledgers[task.spec.pool]
+    if RequestId(task.task) in ledger.holdings:
+        ledger.amend(tasks.request(task))
+    refresh_requests(state, task.task)
 
 
 def _role_resized(state: State, fact: f.RoleResized, recorded: Recorded) -> None:
     task = state.tasks[fact.task]
     task = replace(task, counts={**task.counts, fact.role: fact.count})
     put_task(state, task)
-    _requeue_if_waiting(state, task)
+    _amend(state, task)
 
 
 def _priority_set(state: State, fact: f.PrioritySet, recorded: Recorded) -> None:
     task = replace(state.tasks[fact.task], priority=fact.priority)
     put_task(state, task)
-    _requeue_if_waiting(state, task)
-    ledger = state.ledgers[task.spec.pool]
-    if RequestId(task.task) in ledger.holdings:
-        ledger.amend(tasks.request(task))
-    refresh_waiting(state, task.task)
-    state.touched.pools[task.spec.pool] = None
+    _amend(state, task)
 
 
 def _node_excluded(state: State, fact: f.NodeExcluded, recorded: Recorded) -> None:
     task = state.tasks[fact.task]
     task = replace(task, excluded=(*task.excluded, fact.node))
     put_task(state, task)
-    _requeue_if_waiting(state, task)
-    refresh_waiting(state, task.task)
+    _amend(state, task)
 
 
 def _checkpoint_committed(state: State, fact: f.CheckpointCommitted, recorded: Recorded) -> None:
