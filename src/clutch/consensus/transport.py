@@ -30,6 +30,13 @@ CONTROL_QUEUE = 4096
 BULK_QUEUE = 256
 DRAIN_AT_ONCE = 256
 MAX_REFUSALS = 64
+RETRY_REFUSED_POLLS = 15
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 _ZAP = "inproc://zeromq.zap.01"
 
 _encoder = msgspec.msgpack.Encoder()
@@ -56,7 +63,8 @@ class Peer:
         self.address = address
         self.control = control
         self.bulk = bulk
-        self.monitor: zmq.Socket[bytes] | None = None
+        self.monitors = [s.get_monitor_socket(_WATCHED) for s in (control, bulk)]
+        self.retry_in = 0  # polls until a refused connection is made anew
         self.bulk_until = 0  # appends up to this index are on the bulk lane: later ones must not overtake them
 
     def lane(self, message: PeerMessage, size: int) -> zmq.Socket[bytes]:
@@ -70,11 +78,10 @@ class Peer:
         return self.bulk if size >= BULK_FROM_BYTES else self.control
 
     def close(self) -> None:
-        if self.monitor is not None:
-            self.control.disable_monitor()
-            self.monitor.close(0)
-        self.control.close(0)
-        self.bulk.close(0)
+        for socket, monitor in zip((self.control, self.bulk), self.monitors, strict=True):
+            socket.disable_monitor()
+            monitor.close(0)
+            socket.close(0)
 
 
 class Transport:
@@ -152,8 +159,6 @@ class Transport:
             socket.set(zmq.CONNECT_TIMEOUT, 1000)
             sockets.append(socket)
         peer = Peer(address, sockets[0], sockets[1])
-        monitor = peer.control.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        peer.monitor = monitor
         peer.control.connect(address.control)
         peer.bulk.connect(address.bulk)
         return peer
@@ -213,6 +218,12 @@ class Transport:
             self._on_readable(socket)
         for peer in list(self._peers.values()):
             self._hear_refusals(peer)
+            if peer.retry_in:
+                peer.retry_in -= 1
+                if not peer.retry_in:
+                    # ZeroMQ gives a refused handshake up for good, but the other side may know this key by now.
+                    peer.close()
+                    self._peers[peer.address.id] = self._connect(peer.address)
 
     def _on_readable(self, socket: zmq.Socket[bytes]) -> None:
         heard = False
@@ -301,12 +312,13 @@ class Transport:
             if isinstance(message, Refusal):
                 self.refused_by[peer.address.id] = NotAllowed(message.error.cause, object=message.error.object)
                 self._on_message(message)
-        monitor = peer.monitor
-        while monitor is not None and monitor.poll(0):
-            event = recv_monitor_message(monitor, zmq.NOBLOCK)
-            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.refused_by.pop(peer.address.id, None)
-            else:
+        for monitor in peer.monitors:
+            while monitor.poll(0):
+                event = recv_monitor_message(monitor, zmq.NOBLOCK)
+                if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self.refused_by.pop(peer.address.id, None)
+                    continue
+                peer.retry_in = peer.retry_in or RETRY_REFUSED_POLLS
                 self.refused_by[peer.address.id] = NotAllowed(
                     "it refuses this member's key", object=str(peer.address.id), next_step="Check the key in the group."
                 )

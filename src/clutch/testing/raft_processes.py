@@ -40,7 +40,7 @@ class MemberProcess:
         self.home = home
         self.namespace = namespace
         self.process: subprocess.Popen[bytes] | None = None
-        self.errors = home.with_suffix(".stderr")
+        self.errors = home.with_name(f"{home.name}.stderr")
 
     @property
     def id(self) -> RaftId:
@@ -51,7 +51,7 @@ class MemberProcess:
         return Path(self.settings.folder)
 
     def start(self) -> None:
-        file = self.home.with_suffix(".json")
+        file = self.home.with_name(f"{self.home.name}.json")
         file.write_bytes(msgspec.json.encode(self.settings))
         file.chmod(0o600)
         command = [sys.executable, "-m", "clutch.consensus.main", str(file)]
