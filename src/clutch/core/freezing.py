@@ -104,7 +104,7 @@ def thaw(snapshot: Snapshot, controllers: Mapping[str, Controller]) -> State:
         )
     try:
         frozen = _decoder.decode(snapshot.payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(
             f"its bytes do not decode: {error}",
             object=f"snapshot at {snapshot.index}",
@@ -169,6 +169,7 @@ def _thaw_tasks(state: State, frozen: FrozenState) -> None:
                 since=frozen.began[task.task],
                 last_victim_at=task.last_victim_at,
                 backfilled=allocation.backfilled,
+                leaving_for=allocation.beneficiary or RequestId(""),
                 leaving=allocation.state in (AllocationState.LEAVING, AllocationState.ENDING),
             )
             ledger.hold(holding)
@@ -196,6 +197,7 @@ def _thaw_leases(state: State, frozen: FrozenState) -> None:
                 placements=(lease.placement,),
                 since=lease.granted_at,
                 leaving=lease.state is LeaseState.RECLAIMING,
+                leaving_for=lease.beneficiary or RequestId(""),
                 lingering=lease.state is LeaseState.LINGERING,
             )
         )
