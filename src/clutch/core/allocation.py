@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from clutch.core.machine import Table
-from clutch.wire.ids import Epoch, Incarnation, MemberId, TaskId
+from clutch.wire.ids import Epoch, Incarnation, MemberId, RequestId, TaskId
 from clutch.wire.outcomes import AllocationState, Verdict
 from clutch.wire.schedule import PreemptReason
 
@@ -49,6 +49,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """Its program declared the work complete."""
     verdict: Verdict | None = None
     detail: str = ""
+    beneficiary: RequestId | None = None
+    """For whom its room is meant once it has left."""
     flush_deadline: float = 0.0
     ended_at: float = 0.0
     retired: dict[str, Incarnation] = {}

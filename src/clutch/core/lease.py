@@ -45,6 +45,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     granted_at: float = 0.0
     uses: int = 0
     """How many cells have run on it, the present one included."""
+    beneficiary: RequestId | None = None
+    """For whom its slots are meant once they are given back."""
     ending_index: int = 0
     how: LeaseEnd | None = None
 

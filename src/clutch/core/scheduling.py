@@ -18,6 +18,9 @@ from clutch.wire.schedule import Grant, Placement, Preemption
 
 Facts = Iterator[f.Fact]
 
+PASSES_MAX = 100
+"""A pass stops at its own bound and says that there is more; this bounds how often it is asked again in one turn."""
+
 
 def schedule(state: State, pools: Iterable[PoolName], now: float, plans: dict[PoolName, Plan]) -> Facts:
     """Everything that the pools' policies want now. ``plans`` receives each pool's plan, for those who ask why."""
@@ -26,11 +29,15 @@ def schedule(state: State, pools: Iterable[PoolName], now: float, plans: dict[Po
         if not ledger.waiting:
             plans.pop(pool, None)
             continue
-        made = plans[pool] = plan(ledger, now)
-        for grant in recheck(made, ledger).grants:
-            yield granted(state, grant)
-        for preemption in made.preemptions:
-            yield from preempted(state, preemption, now)
+        for _ in range(PASSES_MAX):
+            made = plans[pool] = plan(ledger, now)
+            checked = recheck(made, ledger)
+            for grant in checked.grants:
+                yield granted(state, grant)
+            for preemption in checked.preemptions:
+                yield from preempted(state, preemption, now)
+            if not made.more:
+                break
 
 
 def _placed(state: State, placement: Placement) -> f.Placed:
@@ -64,7 +71,8 @@ def preempted(state: State, preemption: Preemption, now: float) -> Facts:
     if kind == "lease" and name:
         lease = state.leases.get(LeaseId(name))
         if lease is not None:
-            yield from leases.reclaim(state, lease, f"{preemption.beneficiary} waits for its slots", now)
+            detail = f"{preemption.beneficiary} waits for its slots"
+            yield from leases.reclaim(state, lease, detail, now, preemption.beneficiary)
         return
     task = TaskId(preemption.victim)
     if task in state.allocations:

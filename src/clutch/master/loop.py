@@ -169,7 +169,7 @@ class Loop:
 
     async def _next_batch(self) -> list[_Pending]:
         """What has come in, or a tick when something is due and nothing has."""
-        due = self.state.deadlines.next_at()
+        due = self._due_at()
         now = self.clock.now()
         wait = self.settings.beat_s if due is None else min(self.settings.beat_s, max(0.0, due - now))
         batch: list[_Pending] = []
@@ -188,6 +188,11 @@ class Loop:
             self._ticked_at = now
             batch.append(_Pending(e.Tick(cause="timer"), None))
         return batch
+
+    def _due_at(self) -> float | None:
+        """When something falls due though nothing happens: a deadline, or a plan that time alone changes."""
+        again = (plan.again_at for plan in self.plans.values())
+        return min((at for at in (self.state.deadlines.next_at(), *again) if at is not None), default=None)
 
     # -- one turn ------------------------------------------------------------------------------------------------
 

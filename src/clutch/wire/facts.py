@@ -184,6 +184,8 @@ class AllocationEnding(Fact, frozen=True, tag="allocation_ending"):
     epoch: Epoch
     verdict: Verdict
     detail: str = ""
+    beneficiary: RequestId | None = None
+    """For whom its room is meant, if it was evicted for somebody."""
 
 
 class FlushBegan(Fact, frozen=True, tag="flush_began"):
@@ -298,6 +300,7 @@ class LeaseReclaimed(Fact, frozen=True, tag="lease_reclaimed"):
     lease: LeaseId
     deadline: float
     detail: str = ""
+    beneficiary: RequestId | None = None
 
 
 class LeaseEnded(Fact, frozen=True, tag="lease_ended"):

@@ -35,7 +35,7 @@ def ask_leave(
     """Give it its window. What has not run yet has nothing to save and goes at once."""
     allocation = state.allocations[task]
     if allocation.state is AllocationState.PLACED:
-        yield from end(state, task, Verdict.EVICTED, f"{reason} before it ran", now)
+        yield from end(state, task, Verdict.EVICTED, f"{reason} before it ran", now, beneficiary)
     elif allocation.state is AllocationState.RUNNING:
         deadline = now + state.tasks[task].spec.leave_within_s
         yield f.LeaveAsked(task, allocation.epoch, reason, deadline, beneficiary)
@@ -74,12 +74,14 @@ def leave_due(state: State, task: TaskId, now: float) -> Facts:
     yield from end(state, task, Verdict.EVICTED, "its window to leave is over", now)
 
 
-def end(state: State, task: TaskId, verdict: Verdict, detail: str, now: float) -> Facts:
+def end(
+    state: State, task: TaskId, verdict: Verdict, detail: str, now: float, beneficiary: RequestId | None = None
+) -> Facts:
     """Its verdict is known. Whatever still runs of it is ended; what cannot be reached any more is given up."""
     allocation = state.allocations[task]
     if allocation.state in machine.ENDED:
         return
-    yield f.AllocationEnding(task, allocation.epoch, verdict, detail)
+    yield f.AllocationEnding(task, allocation.epoch, verdict, detail, beneficiary)
     for identity in allocation.members:
         member = state.members.get(identity)
         if member is None or member.state is not MemberState.ENDING or member.placement is None:

@@ -10,7 +10,7 @@ from clutch.core.state import State
 from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest, Conflict, Stale
-from clutch.wire.ids import LeaseId, MemberId, TaskId
+from clutch.wire.ids import LeaseId, MemberId, RequestId, TaskId
 from clutch.wire.outcomes import AllocationState, LeaseEnd, LeaseState, NodeState
 
 Facts = Iterator[f.Fact]
@@ -98,9 +98,9 @@ def reuse(state: State, event: e.ReuseLease, now: float) -> Facts:
         raise Stale(f"it is {lease.state}", object=f"lease {event.lease}", next_step="Ask for a new lease.")
 
 
-def reclaim(state: State, lease: Lease, detail: str, now: float) -> Facts:
+def reclaim(state: State, lease: Lease, detail: str, now: float, beneficiary: RequestId | None = None) -> Facts:
     if lease.state in (LeaseState.HELD, LeaseState.LINGERING):
-        yield f.LeaseReclaimed(lease.lease, now + RECLAIM_S, detail)
+        yield f.LeaseReclaimed(lease.lease, now + RECLAIM_S, detail, beneficiary)
 
 
 def reclaim_all(state: State, task: TaskId, detail: str, now: float) -> Facts:

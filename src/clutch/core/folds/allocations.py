@@ -71,7 +71,8 @@ def _allocation_ran(state: State, fact: f.AllocationRan, recorded: Recorded) -> 
 
 def _leave_asked(state: State, fact: f.LeaveAsked, recorded: Recorded) -> None:
     allocation = allocations.moved(state.allocations[fact.task], AllocationState.LEAVING)
-    put_allocation(state, replace(allocation, leave=Leave(fact.reason, fact.deadline)))
+    leave = Leave(fact.reason, fact.deadline)
+    put_allocation(state, replace(allocation, leave=leave, beneficiary=fact.beneficiary))
     state.deadlines.set(Due.LEAVE, fact.task, fact.deadline)
     _give_up_wanted(state, allocation)
     task = state.tasks[fact.task]
@@ -84,7 +85,8 @@ def _leave_asked(state: State, fact: f.LeaveAsked, recorded: Recorded) -> None:
 def _mark_leaving(state: State, task: Task) -> None:
     ledger = state.ledgers[task.spec.pool]
     if RequestId(task.task) in ledger.holdings:
-        ledger.mark(RequestId(task.task), leaving=True, last_victim_at=task.last_victim_at)
+        whom = state.allocations[task.task].beneficiary
+        ledger.mark(RequestId(task.task), leaving=True, leaving_for=whom, last_victim_at=task.last_victim_at)
     state.touched.pools[task.spec.pool] = None
 
 
@@ -100,7 +102,8 @@ def _finish_declared(state: State, fact: f.FinishDeclared, recorded: Recorded) -
 
 def _allocation_ending(state: State, fact: f.AllocationEnding, recorded: Recorded) -> None:
     allocation = allocations.moved(state.allocations[fact.task], AllocationState.ENDING)
-    put_allocation(state, replace(allocation, verdict=fact.verdict, detail=fact.detail))
+    beneficiary = fact.beneficiary or allocation.beneficiary
+    put_allocation(state, replace(allocation, verdict=fact.verdict, detail=fact.detail, beneficiary=beneficiary))
     state.deadlines.clear(Due.LEAVE, fact.task)
     _mark_leaving(state, state.tasks[fact.task])
     _give_up_wanted(state, allocation)

@@ -86,9 +86,11 @@ def _lease_reused(state: State, fact: f.LeaseReused, recorded: Recorded) -> None
 
 def _lease_reclaimed(state: State, fact: f.LeaseReclaimed, recorded: Recorded) -> None:
     lease = leases.moved(state.leases[fact.lease], LeaseState.RECLAIMING)
-    state.ledger_of(lease.task).mark(leases.request_id(fact.lease), leaving=True, lingering=False)
+    request = leases.request_id(fact.lease)
+    state.ledger_of(lease.task).mark(request, leaving=True, lingering=False, leaving_for=fact.beneficiary)
     state.deadlines.clear(Due.LEASE, fact.lease)
-    _put_lease(state, replace(lease, deadline=fact.deadline, ending_index=recorded.index))
+    lease = replace(lease, deadline=fact.deadline, beneficiary=fact.beneficiary, ending_index=recorded.index)
+    _put_lease(state, lease)
 
 
 def _lease_ended(state: State, fact: f.LeaseEnded, recorded: Recorded) -> None:
