@@ -20,6 +20,8 @@ from clutch.wire.raft import Header, RaftId
 IDENTITY = "identity"
 ACQUAINTANCES = "acquaintances"
 _ASIDE = "identity.tmp"
+REFUSALS = (NotAllowed, Stale, Conflict)
+"""Verdicts about a sender, which hold for good. Any other error is about this member's own disk, now."""
 
 
 def save(files: Files, name: str, payload: bytes) -> None:
@@ -80,7 +82,7 @@ class Acquaintances:
             self._births = msgspec.msgpack.decode(load(files, ACQUAINTANCES), type=dict[str, str])
 
     def admit(self, header: Header) -> None:
-        """Return if this sender may speak. Raises NotAllowed, Stale or Conflict otherwise."""
+        """Return if this sender may speak. Raises one of REFUSALS if it may not; the disk may fail, too."""
         sender = header.sender
         if header.group != self._group:
             raise NotAllowed(f"it is of group {header.group}, not of {self._group}", object=str(sender))
@@ -88,8 +90,9 @@ class Acquaintances:
             raise Stale(f"it is of generation {sender.generation}, not {self._generation}", object=str(sender))
         known = self._births.get(str(sender))
         if known is None:
-            self._births[str(sender)] = header.birth
-            save(self._files, ACQUAINTANCES, msgspec.msgpack.encode(self._births))
+            met = self._births | {str(sender): header.birth}
+            save(self._files, ACQUAINTANCES, msgspec.msgpack.encode(met))
+            self._births = met
         elif known != header.birth:
             raise Conflict(
                 "another node with this id is known here",

@@ -20,6 +20,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from clutch.consensus import packing
+from clutch.consensus.identity import REFUSALS
 from clutch.wire.errors import ClutchError, Corrupt, NotAllowed
 from clutch.wire.raft import Address, Append, AppendReply, Header, PeerMessage, RaftId, Refusal, SnapshotChunk
 
@@ -252,7 +253,11 @@ class Transport:
         key = frames[1].get("User-Id")
         known = (header_bytes, key)
         if known not in self._verdicts:
-            self._verdicts[known] = self._judge(header_bytes, key)
+            judged = self._judge(header_bytes, key)
+            if judged is not None and not isinstance(judged, REFUSALS):
+                self._note(judged)  # our own disk, not the sender: ask again with its next message
+                return
+            self._verdicts[known] = judged
         verdict = self._verdicts[known]
         if verdict is not None:
             self._refuse(socket, frames[0].bytes, header_bytes, verdict)

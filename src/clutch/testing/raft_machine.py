@@ -147,7 +147,7 @@ class Machine:
             try:
                 self._acquaintances.admit(header)
                 self._met[header] = True
-            except ClutchError as error:
+            except identity.REFUSALS as error:
                 self._met[header] = False
                 self.world.tell("refuse", self.name, str(error))
                 view = error.view()
