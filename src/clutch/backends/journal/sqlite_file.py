@@ -40,6 +40,8 @@ from clutch.wire.errors import (
 )
 from clutch.wire.journal import Batch, Chunk, Leadership, Origin, Row, Snapshot
 
+_BUSY_S = 5.0
+"""How long to wait for another process's lock on the file."""
 _INSERT_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _ADVANCE = "UPDATE leader SET last_index = ?, last_checksum = ? WHERE id = 1 AND term = ? AND last_index = ?"
 _PUT_OUTBOX = """INSERT INTO outbox (token, kind, due_at, payload) VALUES (?, ?, ?, ?) ON CONFLICT (token)
@@ -110,7 +112,9 @@ def speaking_of(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False, cached_statements=64)
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -32768")
     return connection
@@ -134,12 +138,24 @@ def prepare(path: Path) -> None:
             raise BadRequest("this SQLite file holds something else", object=str(path), next_step="Name another file.")
         with engine.connect() as connection:
             schema.refuse_newer(connection, str(path))
-        raw.execute("PRAGMA journal_mode = WAL")
+        _use_write_ahead_log(raw)
         with engine.begin() as connection:
             schema.upgrade(connection, str(path))
     finally:
         engine.dispose()
         raw.close()
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switching a new file over does not wait for others who open it at the same time, so this does."""
+    deadline = time.monotonic() + _BUSY_S
+    while connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 class SqliteFile:
