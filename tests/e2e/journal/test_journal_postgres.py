@@ -120,9 +120,8 @@ async def test_a_wrong_database_is_unavailable_and_named(postgres_address: str) 
     assert "no_such_database" in str(error)
 
 
-async def test_closing_does_not_wait_for_a_reader_for_ever(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clutch.backends.journal.postgres._CLOSE_S", 0.2)
-    journal = await PostgresJournal.open(address)
+async def test_closing_does_not_wait_for_a_reader_for_ever(address: str) -> None:
+    journal = await PostgresJournal.open(address, close_s=0.2)
     await journal.append(numbered_batch(await journal.lead("a", 60.0), 1, 10))
     with pytest.raises(Unavailable):
         async with journal.export() as (origin, chunks):

@@ -46,7 +46,6 @@ from clutch.wire.views import View
 
 _CONNECT_S = 10.0
 _COMMAND_S = 60.0
-_CLOSE_S = 5.0
 _FORGET_ROWS = 10_000
 _MIGRATION_LOCK = 0x636C7574
 _dialect = asyncpg_dialect()  # type: ignore[no-untyped-call]
@@ -112,8 +111,9 @@ def _is_settled(error: BaseException) -> bool:
 class PostgresJournal:
     """Use ``open``. One connection appends; a small pool reads."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, close_s: float = 5.0) -> None:
         self.url = url
+        self._close_s = close_s
         self.address = address_of(url)
         self._writer: Connection = None
         self._pool: Any = None
@@ -124,9 +124,9 @@ class PostgresJournal:
         self._unknown = False
 
     @classmethod
-    async def open(cls, url: str) -> PostgresJournal:
-        """Connect and bring the schema to this release, in place."""
-        journal = cls(url)
+    async def open(cls, url: str, *, close_s: float = 5.0) -> PostgresJournal:
+        """Connect and bring the schema to this release, in place. ``close`` waits at most ``close_s`` for readers."""
+        journal = cls(url, close_s)
         try:
             with _speaking_of(journal.address):
                 await journal._upgrade()
@@ -281,11 +281,11 @@ class PostgresJournal:
         self._lead = None
         if self._pool is not None:
             try:
-                await asyncio.wait_for(self._pool.close(), _CLOSE_S)
+                await asyncio.wait_for(self._pool.close(), self._close_s)
             except TimeoutError:
                 self._pool.terminate()  # somebody still reads; the server takes the rest back
         if self._writer is not None and not self._writer.is_closed():
-            await self._writer.close(timeout=_CLOSE_S)
+            await self._writer.close(timeout=self._close_s)
 
     async def view(self, table: str, key: str) -> View | None:
         statement, arguments = one(table, key, _dialect)
