@@ -184,12 +184,15 @@ class Stage:
 
     def _carry(self, machine: Machine, effects: list[b.Effect]) -> list[Report]:
         """Do what the brain says. The last report wins; none gets through a cut link."""
-        todo, reports = list(effects), []
+        todo, done, reports = list(effects), list[b.Effect](), []
         while todo:
             effect = todo.pop(0)
             if isinstance(effect, b.Say):
                 reports.append(effect.report)
                 continue
+            if effect in done:
+                continue
+            done.append(effect)
             self.said.append(f"    {machine.node}: {_words(effect)}")
             if isinstance(effect, b.End) and machine.obedient:
                 todo += machine.brain.exited(effect.member, effect.fence, Exit(-9, ExitCause.ENDED))

@@ -297,6 +297,10 @@ class Watch:
                 self.phases[key] = each.phase
 
 
+def _sorted(placements: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(sorted(placements, key=str))
+
+
 def books(state: State) -> Any:
     """What scheduling and time will act upon, in an order that does not depend on how the state was made."""
     return [
@@ -304,17 +308,7 @@ def books(state: State) -> Any:
             name,
             sorted((r.request, r) for r in ledger.waiting.values()),
             sorted(
-                (
-                    n,
-                    h.request,
-                    sorted(h.placements, key=str),
-                    h.since,
-                    h.leaving,
-                    h.lingering,
-                    h.backfilled,
-                    h.last_victim_at,
-                )
-                for n, h in ledger.holdings.items()
+                (n, msgspec.structs.replace(h, placements=_sorted(h.placements))) for n, h in ledger.holdings.items()
             ),
             {node: desk.measure() for node, desk in sorted(ledger.index.desks.items())},
             dict(sorted(ledger.quotas.used.items())),
