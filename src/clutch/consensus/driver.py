@@ -76,7 +76,7 @@ class Driver:
             self._acquaintances = Acquaintances(self._files, settings.group, settings.me.generation)
             self._header = Header(settings.group, settings.me, log.identity.birth)
             self._transport = Transport(
-                self._header, settings.keys, self._acquaintances.admit, self._on_message, self.wake
+                self._header, settings.keys, self._acquaintances.admit, self._on_message, self.work
             )
             self.server = Server(self)
             seed = int.from_bytes(os.urandom(8), "big")
@@ -113,9 +113,10 @@ class Driver:
         """There is something to do; do it once, after everything that is ready now has been taken in."""
         if not self._waking:
             self._waking = True
-            self._loop.call_soon(self._work)
+            self._loop.call_soon(self.work)
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Do what there is to do, now: what arrived in one piece has been taken in."""
         self._waking = False
         if self.stopped.is_set():
             return
@@ -144,7 +145,7 @@ class Driver:
             count += 1
             if count % 50 == 0:
                 self._measure_disk()
-            self._work()
+            self.work()
 
     def _fail(self, error: ClutchError) -> None:
         self.failure = self.failure or error
@@ -185,7 +186,7 @@ class Driver:
 
     def _finish_sync(self, done: Callable[[], None]) -> None:
         done()
-        self._work()
+        self.work()
 
     def applied(self, entries: list[Entry], upto: int) -> None:
         """Followers read from the log itself, at the next flush."""

@@ -288,9 +288,10 @@ class Raft:
             log.applied = max(log.applied, ready.committed[-1].index)
             if s.role is Role.LEADER:
                 s.uncommitted_bytes = max(0, s.uncommitted_bytes - sum(size_of(e) for e in ready.committed))
-        if s.role is Role.LEADER:
+        if s.role is Role.LEADER and ready.entries:
             replication.advance_commit(s)
-        election.count_own_vote(s)
+        elif s.role is Role.CANDIDATE:
+            election.count_own_vote(s)
         self._settle()
 
     def members(self) -> tuple[MemberStatus, ...]:

@@ -65,7 +65,6 @@ def append(s: State, entries: list[Entry]) -> None:
     s.log.append(entries)
     if any(e.kind == EntryKind.CONFIGURATION for e in entries):
         meet_members(s)
-    advance_commit(s)
 
 
 def advance_commit(s: State) -> bool:
@@ -86,8 +85,11 @@ def fill(s: State) -> None:
     Appends carry the commit index. On its own it is sent at once only to followers that wait for it (they forwarded a
     proposal or a read lately); the others hear it with the next append or at the next tick.
     """
+    last, commit = s.log.last_index, s.log.commit
     for peer, progress in s.progress.items():
-        news = progress.sent_commit < s.log.commit and progress.eager_ticks > 0
+        news = progress.sent_commit < commit and progress.eager_ticks > 0
+        if progress.next > last and not news:
+            continue
         while send_append(s, peer, progress, even_empty=news):
             news = False
 
@@ -169,7 +171,7 @@ def on_append_reply(s: State, m: AppendReply) -> None:
         return
     if m.index > s.log.last_index:
         raise BrokenInvariant(f"{m.sender} accepted {m.index}, past the leader's last entry", object=str(s.me))
-    if progress.accepted(m.index):
+    if progress.accepted(m.index) and m.index > s.log.commit:
         advance_commit(s)
     if m.sender == s.transfer_to:
         hand_over(s, m.sender, progress)

@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.close()
             return
-        self._driver.wake()
+        self._driver.work()
 
     # ------------------------------------------------------------------------------------------ requests
 
