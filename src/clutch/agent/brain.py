@@ -4,7 +4,8 @@ Pure: it knows no process, directory, device or socket. The hands tell it what t
 with what the hands find on the machine (processes and leases outlive an agent), so start and restart are the same.
 
 Whom it obeys: a ``Wanted`` counts only if it is addressed to this start of the agent and its (generation, term,
-sequence) is above every one before. A member's process starts only under the highest fence seen for that member.
+sequence) is not below one that was heard before. A member's process starts only under the highest fence seen for
+that member.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from clutch.wire.messages import (
     ObservedLease,
     ObservedMember,
     Phase,
+    Refusal,
     Report,
     Wanted,
     WantedLease,
@@ -75,13 +77,19 @@ class TakeBack(msgspec.Struct, frozen=True):
     deadline: float
 
 
+class Complain(msgspec.Struct, frozen=True):
+    """Tell the machine's operator why the master does not take this agent's reports."""
+
+    refusal: Refusal
+
+
 class Say(msgspec.Struct, frozen=True):
     """Report to the master."""
 
     report: Report
 
 
-Effect = Start | AskLeave | End | Forget | HandOver | TakeBack | Say
+Effect = Start | AskLeave | End | Forget | HandOver | TakeBack | Complain | Say
 
 # -- what it remembers --------------------------------------------------------------------------------------------
 
@@ -144,6 +152,10 @@ class Brain:
             return []
         self.wanted = wanted
         return [*self._reconcile(), self.report()]
+
+    def refused(self, refusal: Refusal) -> list[Effect]:
+        """The master cannot use what was reported; its operator must know. Reporting goes on: it may be mended."""
+        return [Complain(refusal)]
 
     def started(self, member: MemberId, fence: Fence) -> list[Effect]:
         record = self.records.get((member, fence))

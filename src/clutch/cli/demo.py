@@ -11,9 +11,7 @@ import typer
 def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Which day.")] = 9,
     speed: Annotated[float, typer.Option("--speed", min=0.1, help="Virtual seconds per second.")] = 8.0,
-    story: Annotated[
-        str, typer.Option("--story", help="Tell what happens to one thing of the day.")
-    ] = "",
+    story: Annotated[str, typer.Option("--story", help="Tell what happens to one thing of the day.")] = "",
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live table (also when piped).")] = False,
 ) -> None:
     """Show trials, notebook cells and RL programs sharing the slots of one cluster while things go wrong.

@@ -76,5 +76,6 @@ def outcome_text(outcome: Outcome) -> str:
     ]
     if outcome.broken:
         lines += ["", outcome.broken, "", *outcome.story]
-        lines.append(f"\nreplay it with: clutch sim run --seed {outcome.seed}")
+        options = f"--seed {outcome.seed}" + (f" {outcome.options}" if outcome.options else "")
+        lines.append(f"\nreplay it with: clutch sim run {options}")
     return "\n".join(lines) + "\n"

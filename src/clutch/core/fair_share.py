@@ -98,8 +98,9 @@ class FairSharePass:
         group = group_of(request)
         for kind, slots in demand.slots_by_kind.items():
             share = self.shares[kind][group]
-            if self.held[kind].get(group, 0) + slots > share:
-                detail = f"group {group} has {self.held[kind].get(group, 0)} of its fair share of {share} {kind} slots"
+            held = self.held.get(kind, {}).get(group, 0)
+            if held + slots > share:
+                detail = f"group {group} has {held} of its fair share of {share} {kind} slots"
                 self.outcome.shares.setdefault(group, detail)
                 beyond.append(request)
                 return slots > share  # larger than the whole share: it holds up nobody of its group

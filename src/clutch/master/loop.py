@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from clutch.backends.journal.base import Journal
+from clutch.backends.journal.base import Journal, Maintenance
 from clutch.core.brain import decide
 from clutch.core.controller import Controller
 from clutch.core.fold import apply
@@ -33,7 +33,7 @@ from clutch.wire.errors import BrokenInvariant, ClutchError, Unavailable
 from clutch.wire.facts import Fact
 from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.journal import Batch, Leadership
-from clutch.wire.messages import Hello, Report, Wanted
+from clutch.wire.messages import Hello, Refusal, Report, Wanted
 
 READ_ROWS = 10_000
 
@@ -47,7 +47,7 @@ class Clock(Protocol):
 class Links(Protocol):
     """A way to say something to a node's agent. It may be lost; what matters is said again."""
 
-    def say(self, node: NodeId, message: Hello | Wanted) -> None: ...
+    def say(self, node: NodeId, message: Hello | Wanted | Refusal) -> None: ...
 
 
 class LoopSettings(msgspec.Struct, frozen=True):
@@ -61,6 +61,8 @@ class LoopSettings(msgspec.Struct, frozen=True):
     batch_max: int = 500
     queue_max: int = 10_000
     snapshot_rows: int = 20_000
+    rows_kept: int = 1_000_000
+    """Rows kept behind the older of the two snapshots, for stories; what is older is forgotten."""
 
 
 class _Pending:
@@ -248,6 +250,8 @@ class Loop:
 
     def _answer(self, batch: list[_Pending]) -> None:
         for pending in batch:
+            if pending.error is not None and isinstance(pending.event, e.Reported):
+                self.links.say(pending.event.report.node, Refusal(pending.error.view()))
             if pending.answer is None or pending.answer.done():
                 continue
             if pending.error is not None:
@@ -256,9 +260,12 @@ class Loop:
                 pending.answer.set_result(answer_to(self.state, pending.event))
 
     async def _snapshot(self) -> None:
-        if self.state.index - self._snapshot_index >= self.settings.snapshot_rows:
-            self._snapshot_index = self.state.index
-            await self.journal.save_snapshot(freeze(self.state))
+        if self.state.index - self._snapshot_index < self.settings.snapshot_rows:
+            return
+        older, self._snapshot_index = self._snapshot_index, self.state.index
+        await self.journal.save_snapshot(freeze(self.state))
+        if isinstance(self.journal, Maintenance) and older > self.settings.rows_kept:
+            await self.journal.forget(older - self.settings.rows_kept)
 
 
 def answer_to(state: State, event: e.Event) -> Any:

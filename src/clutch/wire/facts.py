@@ -337,8 +337,8 @@ class ControllerClosed(Fact, frozen=True, tag="controller_closed"):
 
 
 AnyFact = (
-    TermBegan | PoolPut | QuotaSet | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished | SlotsDisabled
-    | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet | NodeExcluded
+    TermBegan | PoolPut | QuotaSet | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
+    | SlotsDisabled | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet | NodeExcluded
     | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked | FinishDeclared
     | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost | MemberWanted
     | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached | LeaseWanted | LeaseGranted

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from clutch.wire.errors import ErrorView
 from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, PoolName, Term
 from clutch.wire.resources import Capacity
 from clutch.wire.schedule import PreemptReason
@@ -73,6 +74,12 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     generation: int
     term: Term
     greeting: int
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """Why the master cannot use a report: its pool does not exist, the node belongs to another one..."""
+
+    error: ErrorView
 
 
 class MemberStatus(StrEnum):

@@ -151,7 +151,7 @@ class PoolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Work is a victim at most once in this long."""
     node_lost_after_s: float = 90.0
     resident_lost_after_s: float = 5.0
-    """The same for members that hold no slots of their own, such as notebook replicas."""
+    """The same for members that are replaced one by one and only subscribe to slots, such as notebook replicas."""
     max_subscription: float = 4.0
     """Subscribed slots per owned slot of a node."""
     autoscale: Autoscale | None = None

@@ -21,7 +21,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str
     state: str
     reason: str
-    """Why it waits, or why it ended; a ``WaitCode`` or ``EndReason``."""
+    """Why it ended (an ``EndReason``); empty while it lives. Why it waits, only the leading master knows."""
     detail: str
     priority: int
     epoch: int

@@ -25,7 +25,7 @@ from clutch.wire import events as e
 from clutch.wire.errors import ClutchError, DiskFull, Stale, Unavailable
 from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, TaskId
 from clutch.wire.journal import Batch
-from clutch.wire.messages import Hello, ObservedLease, Report, Wanted, WantedLease
+from clutch.wire.messages import Hello, ObservedLease, Refusal, Report, Wanted, WantedLease
 from clutch.wire.resources import CUDA, Capacity, Slot
 from clutch.wire.specs import FairSharePolicy, PoolSpec, PriorityPolicy, Quota
 
@@ -204,7 +204,11 @@ class Master:
         self.cluster.loops.append(loop)
         self.cluster.network.attach(self.host, lambda sender, message: self._arrived(loop, sender, message))
         journal = MemoryJournal(self.cluster.store, hook=_Disk(self))
-        settings = LoopSettings(holder=name, snapshot_rows=self.chance.choice((40, 200, 10_000)))
+        settings = LoopSettings(
+            holder=name,
+            snapshot_rows=self.chance.choice((40, 200, 10_000)),
+            rows_kept=self.chance.choice((0, 100)),
+        )
         loop.call_soon(lambda: self._begin(loop, journal, settings))
 
     def _begin(self, loop: VirtualLoop, journal: MemoryJournal, settings: LoopSettings) -> None:
@@ -261,7 +265,7 @@ class _Links:
     def __init__(self, master: Master) -> None:
         self.master = master
 
-    def say(self, node: NodeId, message: Hello | Wanted) -> None:
+    def say(self, node: NodeId, message: Hello | Wanted | Refusal) -> None:
         self.master.cluster.network.send(self.master.host, node, message)
 
 

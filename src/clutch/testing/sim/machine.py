@@ -15,7 +15,17 @@ from clutch.testing.sim.calls import Caller
 from clutch.testing.sim.processes import Process, make_process
 from clutch.wire import events as e
 from clutch.wire.ids import LeaseId, NodeId, PoolName
-from clutch.wire.messages import Exit, ExitCause, Hello, MemberStatus, ObservedLease, Wanted, WantedLease, WantedMember
+from clutch.wire.messages import (
+    Exit,
+    ExitCause,
+    Hello,
+    MemberStatus,
+    ObservedLease,
+    Refusal,
+    Wanted,
+    WantedLease,
+    WantedMember,
+)
 from clutch.wire.resources import Capacity
 
 if TYPE_CHECKING:
@@ -193,9 +203,16 @@ class Agent:
             self.do(self.brain.beat())
             self.world.after(BEAT_S, self._beat)
 
-    def _arrived(self, sender: str, message: Hello | Wanted) -> None:
-        if self.alive:
-            self.do(self.brain.greeted(message) if isinstance(message, Hello) else self.brain.ordered(message))
+    def _arrived(self, sender: str, message: Hello | Wanted | Refusal) -> None:
+        if not self.alive:
+            return
+        match message:
+            case Hello():
+                self.do(self.brain.greeted(message))
+            case Wanted():
+                self.do(self.brain.ordered(message))
+            case Refusal():
+                self.do(self.brain.refused(message))
 
     def do(self, effects: list[b.Effect]) -> None:
         for effect in effects:
@@ -222,6 +239,8 @@ class Agent:
                 machine.directories.pop((member, fence), None)
             case b.HandOver(lease):
                 machine.hand_over(lease)
+            case b.Complain(refusal):
+                cluster.notes.append((self.world.now, f"{machine.node} is refused: {refusal.error.cause}"))
             case b.TakeBack(lease, number, deadline):
                 self._take_back(lease, number, deadline)
 

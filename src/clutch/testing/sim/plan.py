@@ -73,9 +73,10 @@ def make_plan(seed: int, *, nodes: int | None = None, faults: bool = True, work_
 
 def _faults(chance: Random, nodes: int, masters: int, work_s: float) -> tuple[Fault, ...]:
     found = []
-    for _ in range(chance.randint(2, 9)):
+    for _ in range(chance.randint(3, 12)):
         kind = chance.choice(list(FaultKind))
-        lasts = chance.choice((0.2, 1.0, 3.0, 8.0, 30.0))
+        long = kind in (FaultKind.CUT_NODE, FaultKind.CUT_ONE_WAY)  # long enough for its work to go on elsewhere
+        lasts = chance.choice((1.0, 8.0, 30.0, 45.0) if long else (0.2, 1.0, 3.0, 8.0, 30.0))
         target = chance.randrange(masters if kind in MASTER_FAULTS else nodes)
         found.append(Fault(chance.uniform(3.0, work_s), kind, target, lasts))
     return tuple(sorted(found, key=lambda fault: fault.at_s))

@@ -28,6 +28,8 @@ class Outcome(msgspec.Struct, frozen=True):
     faults: dict[str, int]
     digest: str
     """Of the whole journal: the same seed gives the same one, on any machine."""
+    options: str = ""
+    """What else was asked for, as the command line says it."""
     broken: str = ""
     story: tuple[str, ...] = ()
 
@@ -37,7 +39,10 @@ STEPS_MAX = 3_000_000
 
 def run(seed: int, *, nodes: int | None = None, faults: bool = True, kit: type[Kit] = Kit) -> Outcome:
     """The outcome of a seed; a broken promise is in it, with the story of what it happened to."""
-    return run_plan(make_plan(seed, nodes=nodes, faults=faults), kit)
+    outcome = run_plan(make_plan(seed, nodes=nodes, faults=faults), kit)
+    asked = [f"--nodes {nodes}"] if nodes else []
+    options = " ".join(asked if faults else [*asked, "--no-faults"])
+    return msgspec.structs.replace(outcome, options=options)
 
 
 def run_plan(plan: SimPlan, kit: type[Kit] = Kit) -> Outcome:

@@ -269,7 +269,7 @@ def make_spec(kind: str, task: TaskId, chance: Random, slots_in_all: int) -> Tas
     """A task of a kind, of a size that fits somewhere."""
     owner = chance.choice(PEOPLE)
     work = Work(
-        steps=chance.randint(3, 25),
+        steps=chance.randint(3, 40),
         step_s=chance.choice((0.3, 1.0, 2.0)),
         checkpoint_every=chance.choice((2, 5)),
         stubborn=chance.choice((0.0, 0.0, 0.5)),
