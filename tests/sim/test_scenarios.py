@@ -1,4 +1,4 @@
-"""Every story in ``scenarios/`` plays as it is written. ``CLUTCH_REWRITE=1`` writes what follows now: review the diff."""
+"""Every story in ``scenarios/`` plays as it is written. ``CLUTCH_REWRITE=1`` writes what follows now."""
 
 from __future__ import annotations
 
