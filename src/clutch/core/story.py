@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from clutch.core.recorded import Recorded
-from clutch.wire.facts import AllocationGranted, Fact, LeaseGranted, LeaseWanted, MemberGranted, NodeReported, Placed
+from clutch.wire.facts import AllocationGranted, Fact, LeaseGranted, MemberGranted, NodeReported, Placed
 from clutch.wire.ids import Fence, MemberId
 from clutch.wire.messages import Exit
 from clutch.wire.specs import Quota
@@ -28,9 +28,10 @@ def subjects(fact: Fact) -> list[str]:
         found += list(dict.fromkeys(p.placement.node for p in fact.members))
     if isinstance(fact, MemberGranted | LeaseGranted):
         found.append(fact.placed.placement.node)
-    if isinstance(fact, LeaseGranted | LeaseWanted) and "/" in fact.lease:
-        found.append(fact.lease.partition("/")[0])
-    return found
+    lease = getattr(fact, "lease", "")
+    if "/" in lease:  # leases are named after the task whose cells they serve
+        found.append(lease.partition("/")[0])
+    return list(dict.fromkeys(found))
 
 
 def story(history: Iterable[Recorded], subject: str) -> list[str]:

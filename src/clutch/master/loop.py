@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from clutch.backends.journal.base import Journal, Maintenance
+from clutch.backends.journal.base import Journal, Maintenance, Views
 from clutch.core.brain import decide
 from clutch.core.controller import Controller
 from clutch.core.fold import apply
@@ -29,11 +29,12 @@ from clutch.core.state import State, Touched
 from clutch.core.wanted import may_be_ordered, wanted
 from clutch.master.contacts import Contacts, Heard
 from clutch.wire import events as e
-from clutch.wire.errors import BrokenInvariant, ClutchError, Unavailable
-from clutch.wire.facts import Fact
-from clutch.wire.ids import NodeId, PoolName
+from clutch.wire.errors import BrokenInvariant, ClutchError, Conflict, Unavailable
+from clutch.wire.facts import AllocationEnded, Fact, MemberExited
+from clutch.wire.ids import MemberId, NodeId, PoolName
 from clutch.wire.journal import Batch, Leadership
 from clutch.wire.messages import Hello, Refusal, Report, Wanted
+from clutch.wire.views import TaskView
 
 READ_ROWS = 10_000
 
@@ -102,6 +103,8 @@ class Loop:
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue(settings.queue_max)
         self._snapshot_index = 0
         self._ticked_at = 0.0
+        self._lanes: dict[MemberId, e.ReachLanes] = {}
+        """How far the store is with each member's output and metrics. Soft: lanes say it again to a new master."""
 
     # -- the doors -----------------------------------------------------------------------------------------------
 
@@ -199,6 +202,7 @@ class Loop:
     # -- one turn ------------------------------------------------------------------------------------------------
 
     async def _turn(self, batch: list[_Pending]) -> None:
+        await self._refuse_used_names(batch)
         now = max(self.clock.now(), self.state.at)
         recorded = self._decide(batch, now)
         touched = self.state.touched
@@ -210,10 +214,26 @@ class Loop:
         self._answer(batch)
         await self._snapshot()
 
+    async def _refuse_used_names(self, batch: list[_Pending]) -> None:
+        """A task's name is used once and never again, or its fences would repeat. The live state forgets what has
+        ended; the views do not."""
+        if not isinstance(self.journal, Views):
+            return
+        for pending in batch:
+            event = pending.event
+            if not isinstance(event, e.Submit) or event.task in self.state.tasks or event.key in self.state.keys:
+                continue
+            if await self.journal.view(TaskView.table, event.task) is not None:
+                pending.error = Conflict(
+                    "a task of this name has ended", object=f"task {event.task}", next_step="Choose another name."
+                )
+
     def _decide(self, batch: list[_Pending], now: float) -> list[Recorded]:
         recorded: list[Recorded] = []
         for pending in batch:
             event = pending.event
+            if pending.error is not None:
+                continue
             try:
                 for fact in decide(self.state, event, now, self.rng):
                     pending.facts += 1
@@ -222,10 +242,24 @@ class Loop:
                 if pending.facts:
                     raise BrokenInvariant(f"{type(event).__name__} was refused half-way: {error}") from error
                 pending.error = error
+            if isinstance(event, e.ReachLanes):
+                self._lanes[event.member] = event
+        self._remind_lanes(recorded, now)
         ticked = any(isinstance(pending.event, e.Tick) for pending in batch)
         for fact in schedule(self.state, self._pools_to_plan(ticked), now, self.plans):
             self._record(recorded, fact, now, "scheduler")
         return recorded
+
+    def _remind_lanes(self, recorded: list[Recorded], now: float) -> None:
+        """What the lanes reached before a member's exit was known counts as soon as it is."""
+        for entry in list(recorded):
+            if isinstance(entry.fact, MemberExited) and entry.fact.member in self._lanes:
+                for fact in decide(self.state, self._lanes[entry.fact.member], now, self.rng):
+                    self._record(recorded, fact, now, "lanes")
+            elif isinstance(entry.fact, AllocationEnded):
+                gone = [member for member in self._lanes if member.task == entry.fact.task]
+                for member in gone:
+                    del self._lanes[member]
 
     def _record(self, recorded: list[Recorded], fact: Fact, now: float, cause: str) -> None:
         entry = Recorded(self.state.index + 1, self._contacts.term, now, cause, fact)

@@ -1,8 +1,8 @@
 """A network that delays, loses, duplicates, reorders and partitions, as the world's chance has it.
 
-Hosts are names; ``machine/process`` shares the links of ``machine``. A message is any value; it is handed to the receiver's ``deliver`` as it is, so senders pass frozen
-values (or bytes). Cuts are one-way: a partition is two of them. A message already under way when its link is cut is
-lost, as is one to a host that is down when it would arrive.
+Hosts are names; ``machine/process`` shares the links of ``machine``. A message is any value; it is handed to the
+receiver's ``deliver`` as it is, so senders pass frozen values (or bytes). Cuts are one-way: a partition is two of them.
+A message already under way when its link is cut is lost, as is one to a host that is down when it would arrive.
 """
 
 from __future__ import annotations

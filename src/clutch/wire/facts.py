@@ -338,11 +338,11 @@ class ControllerClosed(Fact, frozen=True, tag="controller_closed"):
 
 AnyFact = (
     TermBegan | PoolPut | QuotaSet | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
-    | SlotsDisabled | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet | NodeExcluded
-    | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked | FinishDeclared
-    | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost | MemberWanted
-    | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached | LeaseWanted | LeaseGranted
-    | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded | ControllerOpened | ControllerNoted
+    | SlotsDisabled | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
+    | NodeExcluded | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
+    | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
+    | MemberWanted | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached | LeaseWanted
+    | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded | ControllerOpened | ControllerNoted
     | ControllerAlarmed | ControllerClosed
 )  # fmt: skip
 

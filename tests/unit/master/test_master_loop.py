@@ -16,7 +16,7 @@ from clutch.master.loop import Loop, LoopSettings, restore
 from clutch.testing.virtual_loop import VirtualLoop
 from clutch.testing.world import World
 from clutch.wire import events as e
-from clutch.wire.errors import DiskFull, NotFound, Stale, Unavailable
+from clutch.wire.errors import Conflict, DiskFull, NotFound, Stale, Unavailable
 from clutch.wire.ids import NodeId, PoolName, TaskId
 from clutch.wire.journal import Batch
 from clutch.wire.messages import Hello, Wanted
@@ -135,7 +135,9 @@ def test_it_leads_serves_and_answers(house: House) -> None:
     assert one.loop.serving.is_set() and one.loop.state.term == 1
     assert one.does(e.PutPool(pool=PoolSpec(POOL))) is None
     assert one.does(e.Submit(task=TaskId("t"), spec=spec("t"), key="k")) == "t"
-    assert one.does(e.Submit(task=TaskId("u"), spec=spec("u"), key="k")) == "t", "the same key is the same task"
+    assert one.does(e.Submit(task=TaskId("u"), spec=spec("t"), key="k")) == "t", "the same key is the same task"
+    with pytest.raises(Conflict, match="another spec"):
+        one.does(e.Submit(task=TaskId("u"), spec=spec("u"), key="k"))
     one.beat()
     assert isinstance(one.said[0], Hello)
     one.beat()
@@ -143,6 +145,17 @@ def test_it_leads_serves_and_answers(house: House) -> None:
     last = one.said[-1]
     assert isinstance(last, Wanted) and [m.member.task for m in last.members] == ["t"]
     assert house.folded() == freeze(one.loop.state).payload
+
+
+def test_the_name_of_an_ended_task_is_not_used_again(house: House) -> None:
+    """Its fences would repeat, and a process of its first life could write into its second."""
+    one = house.master("a")
+    one.does(e.PutPool(pool=PoolSpec(POOL)))
+    one.does(e.Submit(task=TaskId("t"), spec=spec("t")))
+    one.does(e.Kill(task=TaskId("t")))
+    assert TaskId("t") not in one.loop.state.tasks
+    with pytest.raises(Conflict, match="has ended"):
+        one.does(e.Submit(task=TaskId("t"), spec=spec("t")))
 
 
 def test_an_answer_comes_after_the_commit_only(house: House) -> None:

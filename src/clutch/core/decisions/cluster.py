@@ -263,9 +263,10 @@ def remove_node(state: State, event: e.RemoveNode, now: float) -> Facts:
     node = state.node(event.node)
     busy = state.members_on.get(event.node) or state.leases_on.get(event.node)
     if busy or node.state not in (NodeState.LOST, NodeState.DRAINING):
+        drained = node.wish is NodeWish.DRAIN
         raise Conflict(
             "work is still placed on it" if busy else f"it is {node.state}",
             object=f"node {event.node}",
-            next_step=f"Drain it first: 'clutch agent drain {event.node}'.",
+            next_step="Wait until it is empty." if drained else f"Drain it first: 'clutch agent drain {event.node}'.",
         )
     yield f.NodeRemoved(event.node)

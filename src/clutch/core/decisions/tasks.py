@@ -22,7 +22,14 @@ Facts = Iterator[f.Fact]
 
 def submit(state: State, event: e.Submit, now: float) -> Facts:
     """A wish becomes durable. The same key again is the same task."""
-    if event.key and event.key in state.keys:
+    known = state.tasks.get(state.keys[event.key]) if event.key in state.keys else None
+    if known is not None and known.spec != event.spec:
+        raise Conflict(
+            f"the key {event.key!r} was used for another spec",
+            object=f"task {known.task}",
+            next_step="Use a new key for new work.",
+        )
+    if event.key in state.keys:
         return
     check_name(event.task, "task")
     check_task(event.spec)
@@ -43,6 +50,11 @@ def _check_quota(state: State, spec: TaskSpec, asked: int) -> None:
                 object=f"task {spec.name!r}",
                 next_step="Ask for fewer slots, or ask an admin to raise the quota.",
             )
+
+
+def _slots_now(task: Task, role: RoleSpec) -> int:
+    """The slots a role holds while it runs at its present size."""
+    return task.count(role) * role.shape.each.slots if isinstance(role.shape, Members) else role.shape.slots
 
 
 def _wish(task: Task, wish: TaskWish) -> f.TaskWished:
@@ -140,8 +152,8 @@ def resize(state: State, event: e.Resize, now: float) -> Facts:
         )
     if event.count == task.count(role):
         return
-    more = (event.count - role.shape.count) * role.shape.each.slots
-    _check_quota(state, task.spec, more + sum(slots_of(r) for r in task.spec.roles))
+    others = sum(_slots_now(task, other) for other in task.spec.roles if other.name != role.name)
+    _check_quota(state, task.spec, others + event.count * role.shape.each.slots)
     yield f.RoleResized(event.task, event.role, event.count)
     allocation = state.allocations.get(event.task)
     if allocation is None or allocation.state not in (AllocationState.PLACED, AllocationState.RUNNING):
