@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from clutch.consensus.rules import Rules
 from clutch.consensus.server import Server
 from clutch.consensus.state import Limits
 from clutch.consensus.transport import KeyPair, Transport
-from clutch.wire.errors import ClutchError, DiskFull, NotFound
+from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, DiskFull, NotFound
 from clutch.wire.raft import Address, Configuration, Entry, Header, PeerMessage, RaftId, SnapshotMeta, Status
 
 T = TypeVar("T")
@@ -51,6 +51,9 @@ class DriverSettings(msgspec.Struct, frozen=True):
     """Members known from outside: all first voters for a founder, anyone to be reached for a learner."""
     founder: bool
     """Whether an empty folder begins the group (True) or waits to be added as a learner (False)."""
+    restore_path: str = ""
+    """A founder of a group that lost its majority begins from this file, the application's state at the index below."""
+    restore_index: int = 0
     tick_s: float = 0.02
     limits: Limits = Limits()
     reserve_bytes: int = RESERVE_BYTES
@@ -70,6 +73,7 @@ class Driver:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="clutch-raft-disk")
         self._waking = False
         self._full: DiskFull | None = None
+        self._book: dict[RaftId, Address] = {}
         self._transport: Transport | None = None
         try:
             log = open_log(self._files, settings.group, settings.me, founding, settings.limits)
@@ -95,11 +99,16 @@ class Driver:
             self._transport.bind(settings.control, settings.bulk)
             await self.server.listen(Path(settings.socket))
             self.wake()
+            self._loop.set_exception_handler(self._on_bug)
             ticker = asyncio.create_task(self._tick_for_ever())
+            stopping = asyncio.create_task(self.stopped.wait())
             try:
-                await self.stopped.wait()
+                await asyncio.wait({ticker, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if ticker.done():
+                    ticker.result()
             finally:
                 ticker.cancel()
+                stopping.cancel()
         finally:
             self.server.close()
             self._close()
@@ -146,6 +155,12 @@ class Driver:
             if count % 50 == 0:
                 self._measure_disk()
             self.work()
+
+    def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed in a way nobody foresaw: better no member than one that half works."""
+        found = context.get("exception")
+        error = found if isinstance(found, ClutchError) else BrokenInvariant(f"{context['message']}: {found!r}")
+        self._fail(error)
 
     def _fail(self, error: ClutchError) -> None:
         self.failure = self.failure or error
@@ -195,10 +210,18 @@ class Driver:
         """Followers behind it are told at the next flush."""
 
     def configured(self, configuration: Configuration) -> None:
-        book = {a.id: a for a in self.settings.peers}
-        book.update({a.id: a for a in configuration.addresses})
+        """Only members may connect. Until a configuration is known, those are whom the settings name."""
+        known = configuration.addresses or self.settings.peers
+        self._book = {a.id: a for a in known}
+        self._meet()
+
+    def introduced(self, addresses: tuple[Address, ...]) -> None:
+        self._book |= {a.id: a for a in addresses}
+        self._meet()
+
+    def _meet(self) -> None:
         if self._transport is not None:
-            self._transport.meet(book[i] for i in sorted(book))
+            self._transport.meet(self._book[i] for i in sorted(self._book))
 
     # ----------------------------------------------------------------------------------- what the server asks
 
@@ -281,4 +304,10 @@ def founding_of(settings: DriverSettings, birth: str) -> Founding:
     """How this member's folder begins, if it is new."""
     if not settings.founder:
         return Founding(birth)
-    return Founding(birth, configurations.first(settings.peers))
+    first = configurations.first(settings.peers)
+    if not settings.restore_path:
+        return Founding(birth, first)
+    path = Path(settings.restore_path)
+    if not path.is_file() or settings.restore_index < 1:
+        raise BadRequest("a snapshot to begin from needs a file and its index", object=settings.restore_path)
+    return Founding(birth, first, settings.restore_index, 1, path.read_bytes())

@@ -36,6 +36,7 @@ from clutch.wire.raft import (
     Entry,
     EntryKind,
     InstallSnapshot,
+    Introduction,
     PeerMessage,
     RaftId,
     Refusal,
@@ -43,6 +44,7 @@ from clutch.wire.raft import (
     SnapshotChunk,
     SnapshotMeta,
     Status,
+    VoteRequest,
 )
 
 
@@ -67,6 +69,10 @@ class Ports(Protocol):
 
     def configured(self, configuration: Configuration) -> None:
         """The group has other members, or members elsewhere."""
+        ...
+
+    def introduced(self, addresses: tuple[Address, ...]) -> None:
+        """A member of the group says that these are members, too."""
         ...
 
 
@@ -191,13 +197,23 @@ class Member:
             # Only "another node has this id" ends a member; a peer of another group, say, is merely not a peer.
             if message.birth == self.identity.birth and message.error.code == Conflict.code:
                 self.halt(Conflict(message.error.cause, object=message.error.object, next_step=message.error.next_step))
+        elif isinstance(message, Introduction):
+            if message.group == state.group and message.receiver == self.me:
+                self._ports.introduced(message.addresses)
         else:
+            if isinstance(message, VoteRequest) and message.pre and state.hears_leader:
+                self._introduce(message.sender)
             try:
                 self.raft.step(message)
             except ClutchError as error:
                 if error.blame == "bug" or isinstance(error, Corrupt):
                     self.halt(error)
                 raise
+
+    def _introduce(self, asker: RaftId) -> None:
+        """It hears no leader while we do: perhaps it slept while the group changed, and does not know its key."""
+        state = self.raft.state
+        self._ports.send(Introduction(state.group, self.me, asker, state.term, state.log.configuration.addresses))
 
     def _on_chunk(self, message: SnapshotChunk) -> None:
         incoming = self.streams.on_chunk(message, self.raft.state.log.commit)

@@ -12,6 +12,7 @@ holds the interpreter for minutes costs nobody an election. All waits have a dea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import uuid
 from collections.abc import AsyncIterator
@@ -22,7 +23,7 @@ import msgspec
 
 from clutch.consensus.server import LENGTH, FrameBuffer
 from clutch.wire import errors
-from clutch.wire.errors import ClutchError, ErrorView, NotLeader, TimedOut, Unavailable
+from clutch.wire.errors import ClutchError, ErrorView, NotLeader, Stale, TimedOut, Unavailable
 from clutch.wire.raft import (
     AddLearner,
     Address,
@@ -182,7 +183,7 @@ class ReplicatedLog:
     async def drive(self, application: Application, scratch: Path) -> None:
         """Feed an application for ever: restore it, apply to it, save it when the log has grown."""
         upto = 0
-        saving: asyncio.Task[int] | None = None
+        saving: asyncio.Task[None] | None = None
         async for event in self.follow():
             match event:
                 case Restore():
@@ -195,7 +196,11 @@ class ReplicatedLog:
                     if saving is not None:
                         await saving
                     application.save(scratch)
-                    saving = asyncio.create_task(self.save_snapshot(upto, scratch))
+                    saving = asyncio.create_task(self._save(upto, scratch))
+
+    async def _save(self, index: int, path: Path) -> None:
+        with contextlib.suppress(Stale):  # a newer one came from the leader meanwhile
+            await self.save_snapshot(index, path)
 
     async def status(self, timeout_s: float = 5.0) -> Status:
         found = await self._ask(StatusRequest(next(self._ids)), timeout_s)

@@ -179,8 +179,7 @@ class Connection(asyncio.BufferedProtocol):
             case StatusRequest():
                 self._reply(driver.status(request.id))
             case SaveSnapshot():
-                self._asked_snapshot = False
-                driver.save_snapshot(request.index, Path(request.path), self._answer(request.id))
+                driver.save_snapshot(request.index, Path(request.path), self._after_snapshot(request.id))
             case AddLearner():
                 member.add_learner(request.address, driver.ticks_of(request.timeout_s), self._answer(request.id))
             case Promote():
@@ -197,6 +196,16 @@ class Connection(asyncio.BufferedProtocol):
                 self._reply(Failed(request_id, outcome.view(), leader))
             else:
                 self._reply(DoneMessage(request_id, outcome))
+
+        return done
+
+    def _after_snapshot(self, request_id: int) -> Done:
+        """Another snapshot is asked for only after this one has made the log shorter, or failed to."""
+        answer = self._answer(request_id)
+
+        def done(outcome: int | ClutchError) -> None:
+            self._asked_snapshot = False
+            answer(outcome)
 
         return done
 

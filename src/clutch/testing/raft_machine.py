@@ -17,7 +17,7 @@ from clutch.testing.disk import Disk
 from clutch.testing.raft_checks import Violation
 from clutch.testing.raft_disk import Crashed, SimulatedFiles
 from clutch.wire.errors import ClutchError, DiskFull
-from clutch.wire.raft import Configuration, Entry, Header, PeerMessage, RaftId, Refusal, SnapshotMeta
+from clutch.wire.raft import Address, Configuration, Entry, Header, PeerMessage, RaftId, Refusal, SnapshotMeta
 
 if TYPE_CHECKING:
     from clutch.testing.raft_world import RaftWorld
@@ -193,6 +193,9 @@ class Machine:
 
     def configured(self, configuration: Configuration) -> None:
         self.world.tell("configured", self.name, " ".join(str(v) for v in configuration.voters))
+
+    def introduced(self, addresses: tuple[Address, ...]) -> None:
+        self.world.introductions += 1
 
     # ------------------------------------------------------------------------------------------- compaction
 

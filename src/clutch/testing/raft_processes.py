@@ -101,15 +101,15 @@ class MemberProcess:
 class ProcessGroup:
     """Members of one group on this machine."""
 
-    def __init__(self, folder: Path, count: int = 3, limits: Limits | None = None, group: str = "session-1") -> None:
+    def __init__(self, folder: Path, count: int = 3, limits: Limits | None = None, generation: int = 1) -> None:
         self.folder = folder
-        self.group = group
+        self.group = "session-1"
         self.limits = limits or Limits()
         self.members: dict[str, MemberProcess] = {}
         folder.mkdir(parents=True, exist_ok=True)
         names = [f"r{i}" for i in range(count)]
         self.keys: dict[str, KeyPair] = {name: new_keys() for name in names}
-        self.addresses = tuple(self.make_address(RaftId(1, name, 1), self.keys[name]) for name in names)
+        self.addresses = tuple(self.make_address(RaftId(generation, name, 1), self.keys[name]) for name in names)
         for address in self.addresses:
             self.add(address, self.keys[address.id.member], founder=True)
 
@@ -135,6 +135,11 @@ class ProcessGroup:
         )
         member = self.members[name] = MemberProcess(settings, home, namespace)
         return member
+
+    def change_settings(self, **changes: object) -> None:
+        """For every member, before it is started (again)."""
+        for member in self.members.values():
+            member.settings = msgspec.structs.replace(member.settings, **changes)
 
     def start(self) -> None:
         for member in self.members.values():

@@ -112,6 +112,7 @@ class RaftWorld:
         self.checks = Checks()
         self.history = History()
         self.acknowledged: dict[str, int] = {}
+        self.introductions = 0
         self.machines: dict[str, Machine] = {}
         self.story: list[str] | None = None
         self.healing = False

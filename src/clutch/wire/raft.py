@@ -198,6 +198,12 @@ class Refusal(Message, frozen=True, array_like=True, tag="refused"):
     error: ErrorView
 
 
+class Introduction(Message, frozen=True, array_like=True, tag="introduce"):
+    """Where the group's members are now, told to one that asks for votes because it has missed how the group changed."""
+
+    addresses: tuple[Address, ...]
+
+
 RaftMessage = (
     VoteRequest
     | VoteReply
@@ -213,7 +219,7 @@ RaftMessage = (
 )
 """What the pure core understands."""
 
-PeerMessage = RaftMessage | SnapshotChunk | SnapshotAck | Refusal
+PeerMessage = RaftMessage | SnapshotChunk | SnapshotAck | Refusal | Introduction
 """What travels between members."""
 
 

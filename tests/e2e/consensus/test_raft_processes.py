@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from clutch.consensus.replicated_log import ReplicatedLog
 from clutch.consensus.state import Limits
 from clutch.consensus.transport import new_keys
 from clutch.testing.raft_processes import ProcessGroup
-from clutch.wire.errors import ClutchError, NotLeader, TooLarge
+from clutch.wire.errors import ClutchError, DiskFull, NotLeader, TooLarge
 from clutch.wire.raft import Applied, Entry, RaftId, Restore
 
 
@@ -411,3 +412,90 @@ class Counter:
     def restore(self, path: Path, offset: int) -> None:
         self.restores += 1
         self.total = int.from_bytes(path.read_bytes()[offset : offset + 8], "little")
+
+
+async def test_a_member_that_slept_while_the_group_changed_finds_the_new_leader(group: ProcessGroup) -> None:
+    """It has never heard of the member that leads now, nor of its key: another member introduces them."""
+    leader = await group.leader()
+    sleeper = next(n for n in group.members if n != leader)
+    async with await group.connect(leader) as log:
+        await log.append(b"before")
+        group.members[sleeper].kill()
+        keys = new_keys()
+        address = group.make_address(RaftId(1, "r9", 1), keys)
+        group.add(address, keys, founder=False).start()
+        await log.add_learner(address)
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await log.promote(address.id)
+                    break
+                except ClutchError:
+                    await asyncio.sleep(0.05)
+        await log.transfer(address.id)
+    assert await group.leader() == "r9.1"
+    async with await group.connect("r9.1") as log:
+        index = await log.append(b"by the new leader")
+    group.members[sleeper].start()
+    status = await group.until_applied(sleeper, index)
+    assert status.leader == address.id
+
+
+async def test_a_group_without_a_majority_begins_again_as_the_next_generation(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.write_bytes(b"the last snapshot that was uploaded")
+    group = ProcessGroup(tmp_path / "group", generation=2)
+    group.change_settings(restore_path=str(state), restore_index=40)
+    group.start()
+    try:
+        leader = await group.leader()
+        async with await group.connect(leader) as log:
+            assert await log.append(b"next") > 40
+            async with asyncio.timeout(20):
+                event = await anext(log.follow())
+            assert isinstance(event, Restore)
+            assert event.index == 40
+            stored = await asyncio.to_thread(Path(event.path).read_bytes)
+            assert stored[event.offset :].startswith(b"the last snapshot")
+    finally:
+        group.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
+async def test_a_full_disk_is_told_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(place)], check=True)
+    group = ProcessGroup(place / "group", count=1)
+    try:
+        group.start()  # with the usual reserve: refused before anything is written
+        await group.leader()
+        async with await group.connect("r0.1") as log, asyncio.timeout(20):
+            while True:
+                try:
+                    await log.append(b"x" * 1000)
+                except DiskFull:
+                    break
+        group.members["r0.1"].stop()
+        group.change_settings(reserve_bytes=0)  # without: it goes on until the disk itself refuses
+        group.start()
+        await group.leader()
+        acknowledged: dict[str, int] = {}
+        async with await group.connect("r0.1") as log:
+            with pytest.raises(ClutchError):
+                for number in range(100):
+                    acknowledged[f"k{number}"] = await log.append(os.urandom(300_000), key=f"k{number}", timeout_s=3)
+        assert group.members["r0.1"].wait() == 3
+        assert msgspec.json.decode(group.members["r0.1"].last_error())["code"] == "disk_full"
+        assert acknowledged
+        remount = ["mount", "-o", "remount,size=100m", str(place)]
+        await asyncio.to_thread(subprocess.run, remount, check=True)
+        group.start()
+        await group.leader()
+        last = max(acknowledged.values())
+        await group.until_applied("r0.1", last)
+        seen = {e.key: e.index for e in await read_all(group, "r0.1", last)}
+        assert {k: seen.get(k) for k in acknowledged} == acknowledged
+    finally:
+        group.close()
+        await asyncio.to_thread(subprocess.run, ["umount", str(place)], check=True)

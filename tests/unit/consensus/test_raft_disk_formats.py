@@ -300,6 +300,8 @@ class Silent:
 
     def configured(self, configuration: object) -> None: ...
 
+    def introduced(self, addresses: object) -> None: ...
+
 
 def test_a_key_is_applied_once_or_refused() -> None:
     window = KeyWindow(2)
