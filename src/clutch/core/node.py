@@ -48,8 +48,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     strays: tuple[str, ...] = ()
     residents: bool = True
     """While it is suspect: whether its resident members are still waited for."""
-    numbers: dict[int, int] = {}
-    """The last lease number of each slot. It only grows."""
 
     def room(self) -> Room:
         """The node as the scheduler sees it."""
@@ -59,10 +57,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
             usable=self.state is NodeState.READY,
             disabled_slots=tuple(sorted({*self.disabled, *self.missing})),
         )
-
-    def next_number(self, slots: tuple[int, ...]) -> int:
-        """A lease number above every earlier one on these slots; 0 when there are none to fence."""
-        return 1 + max(self.numbers.get(slot, 0) for slot in slots) if slots else 0
 
 
 def moved(node: Node, to: NodeState, at: float) -> Node:

@@ -41,7 +41,9 @@ def schedule(state: State, pools: Iterable[PoolName], now: float, plans: dict[Po
 
 
 def _placed(state: State, placement: Placement) -> f.Placed:
-    return f.Placed(placement, state.nodes[placement.node].next_number(placement.slots))
+    """A placement and its lease number: the index of the fact that will grant it, so it grows for ever on every slot,
+    whatever becomes of the node."""
+    return f.Placed(placement, state.index + 1 if placement.slots else 0)
 
 
 def granted(state: State, grant: Grant) -> f.Fact:

@@ -251,5 +251,7 @@ def _words(effect: b.Effect) -> str:
             return f"hand lease {lease.lease} #{lease.number} to {lease.member}: slots {slots}"
         case b.TakeBack(lease_id, number, deadline):
             return f"take back lease {lease_id} #{number}" + (f" by {deadline:g}" if deadline else "")
+        case b.Complain(refusal):
+            return f"complain: {refusal.error.cause}"
         case b.Say(_):
             return "report"

@@ -11,7 +11,7 @@ from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest, Conflict, NotFound, Stale
 from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, PoolName, TaskId
-from clutch.wire.messages import MemberStatus, ObservedLease, ObservedMember, Phase, Report
+from clutch.wire.messages import Hello, MemberStatus, ObservedLease, ObservedMember, Phase, Report
 from clutch.wire.outcomes import MemberState, NodeState, TaskState
 from clutch.wire.resources import Capacity, Slot
 from clutch.wire.specs import OnNodeLost, PoolSpec
@@ -239,8 +239,9 @@ def test_ended_before_it_started_in_an_earlier_term() -> None:
     task = house.submit(trial_spec("t"))
     house.do(e.Kill(task=task))
     house.new_master()
-    house.machines[N0].linked = True
-    house.hear("n0")
+    house.machines[N0].brain.greeted(Hello(1, 2, 1))
+    facts = heard(house, report(house, members=(), wanted_sequence=0))
+    assert names(facts)[:2] == ["NodeReported", "MemberLost"]
     assert house.ended_as(task) == "killed", "no order of the earlier term can reach it any more"
 
 
@@ -273,6 +274,17 @@ def test_a_node_that_never_reports_to_the_new_term_is_lost() -> None:
     assert "NodeLost" not in names(house.pass_time(89.0))
     assert "NodeLost" in names(house.pass_time(1.0))
     assert house.state_of(task) is TaskState.QUEUED
+
+
+def test_a_lost_node_is_still_lost_for_the_next_master() -> None:
+    house = House().nodes(1)
+    house.cut("n0")
+    house.pass_time(90.0)
+    house.new_master()
+    assert house.state.nodes["n0"].state is NodeState.LOST
+    assert house.state.deadlines.next_at() is None, "it was waited for once already"
+    house.mend("n0")
+    assert house.state.nodes["n0"].state is NodeState.READY
 
 
 def test_what_happened_while_no_master_was_there_is_heard() -> None:

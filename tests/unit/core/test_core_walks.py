@@ -229,7 +229,7 @@ class Watch:
         self.folded = 0
         self.epochs: dict[TaskId, int] = {}
         self.fences: dict[MemberId, tuple[int, int]] = {}
-        self.numbers: dict[NodeId, dict[int, int]] = {}
+        self.numbers: dict[tuple[NodeId, int], int] = {}
         self.orders = 0
         self.phases: dict[tuple[MemberId, Fence], Phase] = {}
         self.views: dict[tuple[str, str], Any] = {}
@@ -249,8 +249,7 @@ class Watch:
         for recorded in self.house.history[self.folded :]:
             if isinstance(recorded.fact, f.AllocationGranted):
                 assert recorded.fact.task not in self.live.allocations, "two live allocations of one task"
-            if isinstance(recorded.fact, f.NodeRemoved):
-                self.numbers.pop(recorded.fact.node, None)
+            self._numbers(recorded.fact)
             apply(self.live, from_row(to_row(recorded)))
         self.folded = len(self.house.history)
         assert freeze(self.live).payload == freeze(self.house.state).payload
@@ -288,10 +287,16 @@ class Watch:
             life = (member.epoch, member.incarnation)
             assert life >= self.fences.get(member.member, (0, 0)), "a fence fell back"
             self.fences[member.member] = life
-        for node in state.nodes.values():
-            for slot, number in self.numbers.get(node.node, {}).items():
-                assert node.numbers[slot] >= number
-            self.numbers[node.node] = dict(node.numbers)
+
+    def _numbers(self, fact: f.Fact) -> None:
+        """On each slot, the number of a lease is above every one before it."""
+        placed = fact.members if isinstance(fact, f.AllocationGranted) else ()
+        if isinstance(fact, f.MemberGranted | f.LeaseGranted):
+            placed = (fact.placed,)
+        for one in placed:
+            for slot in one.placement.slots:
+                assert one.lease_number > self.numbers.get((one.placement.node, slot), 0)
+                self.numbers[one.placement.node, slot] = one.lease_number
 
     def _holdings(self, state: State) -> None:
         """Every present member and granted lease is on the books, and nothing else is."""

@@ -16,7 +16,6 @@ from clutch.core.folds.indexes import (
     end_member,
     enqueue,
     hold,
-    number_slots,
     put_allocation,
     put_task,
     touch_member,
@@ -51,7 +50,6 @@ def _allocation_granted(state: State, fact: f.AllocationGranted, recorded: Recor
         ids.append(member.member)
         state.members[member.member] = member
         state.members_on.setdefault(placement.node, {})[member.member] = None
-        number_slots(state, placed)
     hold(state, task, tuple(p.placement for p in fact.members), recorded.at, backfilled=fact.backfilled)
     put_task(state, replace(task, state=TaskState.RUNNING, epoch=fact.epoch))
     allocation = Allocation(

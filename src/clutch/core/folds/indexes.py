@@ -13,7 +13,6 @@ from clutch.core.member import Member
 from clutch.core.node import Node
 from clutch.core.state import State
 from clutch.core.task import Task
-from clutch.wire import facts as f
 from clutch.wire.ids import RequestId, TaskId
 from clutch.wire.outcomes import LeaseState, MemberState
 from clutch.wire.schedule import Holding, Placement
@@ -53,15 +52,6 @@ def put_allocation(state: State, allocation: Allocation) -> None:
 def touch_member(state: State, member: Member) -> None:
     if member.placement is not None:
         state.touched.nodes[member.placement.node] = None
-
-
-def number_slots(state: State, placed: f.Placed) -> None:
-    """Note the lease number on each of its slots."""
-    placement = placed.placement
-    if placement.slots:
-        node = state.nodes[placement.node]
-        numbers = {**node.numbers, **dict.fromkeys(placement.slots, placed.lease_number)}
-        state.nodes[node.node] = replace(node, numbers=numbers)
 
 
 def hold(state: State, task: Task, placements: tuple[Placement, ...], at: float, *, backfilled: bool = False) -> None:

@@ -9,7 +9,6 @@ import msgspec
 
 from clutch.core import lease as leases
 from clutch.core.deadlines import Due
-from clutch.core.folds.indexes import number_slots
 from clutch.core.lease import Lease
 from clutch.core.recorded import Recorded
 from clutch.core.state import State
@@ -53,7 +52,6 @@ def _lease_wanted(state: State, fact: f.LeaseWanted, recorded: Recorded) -> None
 def _lease_granted(state: State, fact: f.LeaseGranted, recorded: Recorded) -> None:
     waiting = state.leases[fact.lease]
     placement = fact.placed.placement
-    number_slots(state, fact.placed)
     state.deadlines.clear(Due.LEASE, fact.lease)
     state.leases_on.setdefault(placement.node, {})[fact.lease] = None
     lease = replace(

@@ -12,7 +12,6 @@ from clutch.core.deadlines import Due
 from clutch.core.folds.indexes import (
     end_member,
     hold,
-    number_slots,
     put_allocation,
     refresh_requests,
     touch_member,
@@ -91,7 +90,6 @@ def _member_granted(state: State, fact: f.MemberGranted, recorded: Recorded) -> 
     member = members.moved(member, MemberState.PLACED)
     state.members[fact.member] = replace(member, placement=placement, lease_number=fact.placed.lease_number)
     state.members_on.setdefault(placement.node, {})[fact.member] = None
-    number_slots(state, fact.placed)
     task = state.tasks[fact.member.task]
     ledger = state.ledgers[task.spec.pool]
     if RequestId(task.task) in ledger.holdings:
