@@ -64,6 +64,15 @@ def test_shrinking_removes_a_waiting_member_at_once() -> None:
     house.sound()
 
 
+def test_shrinking_removes_a_member_that_was_done() -> None:
+    house = House().nodes(4)
+    task = house.running(workers_spec("w", workers=3))
+    house.leaves(task, "worker", 2)
+    assert "MemberRemoved" in names(resize(house, task, "worker", 2))
+    assert ranks(house, task, "worker") == [0, 1]
+    house.sound()
+
+
 def test_a_rank_that_comes_back_is_a_later_incarnation() -> None:
     """P2: the removed one may still run behind a broken link, and must not have the same right to write."""
     house = House().nodes(1, 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from house import House, names, trial_spec
 
+from clutch.core.state import KEYS_REMEMBERED
 from clutch.wire import events as e
 from clutch.wire.errors import BadRequest, Conflict, IllegalMove, NotFound, QuotaExceeded
 from clutch.wire.ids import NodeId, TaskId
@@ -174,6 +175,16 @@ def test_the_same_key_is_the_same_task() -> None:
     assert house.state.keys == {"k": T}
     house.do(e.Kill(task=T))
     assert house.tell(e.Submit(task=TaskId("again"), spec=spec, key="k")) == [], "also when the task has ended"
+
+
+def test_so_many_keys_are_remembered_and_no_more() -> None:
+    house = House()
+    for number in range(KEYS_REMEMBERED + 1):
+        task = TaskId(f"t{number}")
+        house.tell(e.Submit(task=task, spec=trial_spec("t"), key=f"k{number}"))
+        house.tell(e.Kill(task=task))
+    assert len(house.state.keys) == KEYS_REMEMBERED
+    assert "k0" not in house.state.keys and "k1" in house.state.keys
 
 
 def test_the_same_id_with_another_key_is_a_conflict() -> None:
