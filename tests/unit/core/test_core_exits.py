@@ -158,6 +158,7 @@ def test_infrastructure_is_free(cause: ExitCause) -> None:
     for _ in range(4):
         house.leaves(task, code=1, cause=cause)
         assert house.state.tasks[task].failures == 0
+        house.pass_time(120.0)  # however long it rests before it is tried again
         house.up(task)
     assert house.state.tasks[task].epoch == 5
 

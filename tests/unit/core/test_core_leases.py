@@ -261,6 +261,7 @@ def test_the_number_grows_with_each_respawn() -> None:
     numbers = [house.member(task, "worker").lease_number]
     for _ in range(2):
         house.breaks(task, "worker")
+        house.pass_time(120.0)
         house.up(task)
         numbers.append(house.member(task, "worker").lease_number)
     assert numbers == sorted(set(numbers))

@@ -50,7 +50,8 @@ class Walker:
             self.come_up, self.come_up, self.come_up, self.come_up, self.exit, self.exit, self.word, self.word,
             self.nonsense_word, self.ask_lease, self.ask_lease, self.lease_word, self.lease_word, self.link, self.link,
             self.obedience, self.node_wish, self.agent_restart, self.new_master, self.time, self.time, self.lanes,
-            self.odd_report, self.quota, self.pool, self.remove,
+            self.odd_report, self.quota, self.pool, self.remove, self.break_again_and_again,
+            self.next_cell,
         ]  # fmt: skip
 
     def step(self) -> None:
@@ -123,6 +124,14 @@ class Walker:
             offset = self.rng.choice((0, 0, 10))
             self.house.exit(self.rng.choice(lives), Exit(code, cause, output_offset=offset))
 
+    def break_again_and_again(self) -> None:
+        """The same member's machine fails it several times in a row."""
+        member = self.member()
+        for _ in range(3):
+            if any(m == member for machine in self.house.machines.values() for m, _ in machine.brain.records):
+                self.house.run(member)
+                self.house.exit(member, Exit(1, ExitCause.MACHINE))
+
     def word(self, fence: Fence | None = None) -> None:
         member = self.member()
         known = self.house.state.members.get(member)
@@ -168,6 +177,13 @@ class Walker:
                 ]
             )
         )
+
+    def next_cell(self) -> None:
+        """A cell ends, and the next one goes on with its lease if nobody was waiting for it."""
+        for lease in list(self.house.state.leases.values()):
+            if lease.state is LeaseState.HELD:
+                self.house.do(e.IdleLease(lease=lease.lease, number=lease.number, use=lease.uses))
+                self.house.do(e.ReuseLease(lease=lease.lease, number=lease.number, use=lease.uses + 1))
 
     def link(self) -> None:
         node = self.node()
