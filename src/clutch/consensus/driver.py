@@ -20,15 +20,16 @@ import msgspec
 
 from clutch.consensus import configuration as configurations
 from clutch.consensus import snapshots
-from clutch.consensus.files import DiskFiles
+from clutch.consensus.files import DiskFiles, disk_error
 from clutch.consensus.identity import Acquaintances
-from clutch.consensus.member import Founding, Member, Nature, open_log
+from clutch.consensus.member import Member
+from clutch.consensus.opening import Founding, Nature, open_log
 from clutch.consensus.proposals import Done
 from clutch.consensus.rules import Rules
 from clutch.consensus.server import Server
 from clutch.consensus.state import Limits
 from clutch.consensus.transport import KeyPair, Transport
-from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, DiskFull, NotFound
+from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, Conflict, DiskFull
 from clutch.wire.raft import Address, Configuration, Entry, Header, PeerMessage, RaftId, SnapshotMeta, Status
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class Driver:
         self._files = DiskFiles(self.folder)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="clutch-raft-disk")
         self._waking = False
+        self._saving = False
         self._full: DiskFull | None = None
         self._book: dict[RaftId, Address] = {}
         self._transport: Transport | None = None
@@ -226,7 +228,8 @@ class Driver:
     # ----------------------------------------------------------------------------------- what the server asks
 
     def ticks_of(self, seconds: float) -> int:
-        return max(1, round(seconds / self.settings.tick_s))
+        """At least one tick, at most a day; what is not a number is none."""
+        return max(1, round(min(max(0.0, seconds), 86_400.0) / self.settings.tick_s))
 
     def disk_full(self) -> DiskFull | None:
         return self._full
@@ -250,17 +253,27 @@ class Driver:
             done(error)
             return
 
+        if self._saving:
+            done(Conflict("another snapshot is being saved", object=self.settings.group))
+            return
+        self._saving = True
+
+        def over(outcome: int | ClutchError) -> None:
+            self._saving = False
+            done(outcome)
+
         def work() -> SnapshotMeta:
-            if not path.is_file():
-                raise NotFound("no such snapshot file", object=str(path))
-            snapshots.write(self._files, plan.head(), _pieces(path))
+            try:
+                snapshots.write(self._files, plan.head(), _pieces(path))
+            except OSError as error:  # the application's file, not ours
+                raise disk_error(error, str(path)) from error
             return plan.meta
 
         def saved(meta: SnapshotMeta) -> None:
-            self.member.snapshot_saved(meta, done)
+            self.member.snapshot_saved(meta, over)
             self.wake()
 
-        self._in_thread(work, saved, done)
+        self._in_thread(work, saved, over)
 
     # ------------------------------------------------------------------------------------------------ inside
 

@@ -13,23 +13,19 @@ A disk or an invariant that fails ends the member: ``halted`` says why, and it d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Protocol
 
-import msgspec
-
-from clutch.consensus import identity, snapshots
-from clutch.consensus.files import Files
+from clutch.consensus import snapshots
 from clutch.consensus.frames import Batch
 from clutch.consensus.keys import KeyWindow, WindowState
-from clutch.consensus.proposals import Done, Pending, Proposals
-from clutch.consensus.raft import Raft, Ready, Recovered
-from clutch.consensus.rules import Rules
-from clutch.consensus.snapshots import INCOMING, Incoming, SnapshotHead, SnapshotPlan
-from clutch.consensus.state import Limits, Role
+from clutch.consensus.opening import Nature, OpenLog
+from clutch.consensus.proposals import Done
+from clutch.consensus.raft import Raft, Ready
+from clutch.consensus.requests import Requests
+from clutch.consensus.snapshots import INCOMING, Incoming, SnapshotPlan
+from clutch.consensus.state import Role
 from clutch.consensus.streams import Streams
-from clutch.consensus.wal import LogIdentity, Wal
-from clutch.wire.errors import BadRequest, ClutchError, Conflict, Corrupt, Stale, TooLarge
+from clutch.wire.errors import BadRequest, ClutchError, Conflict, Corrupt, Stale
 from clutch.wire.raft import (
     Address,
     Configuration,
@@ -76,53 +72,10 @@ class Ports(Protocol):
         ...
 
 
-class Founding(msgspec.Struct, frozen=True):
-    """How a new folder begins. Without voters it waits to be added as a learner; with a snapshot, a group that lost
-    its majority begins again from it, under the next generation."""
-
-    birth: str
-    configuration: Configuration = Configuration()
-    snapshot_index: int = 0
-    snapshot_term: int = 0
-    snapshot_body: bytes = b""
-    snapshot_keys: WindowState = WindowState()
-
-
-class Nature(msgspec.Struct, frozen=True):
-    """What makes members differ: their limits, their chance, and (in tests only) their rules."""
-
-    limits: Limits
-    chance: Random
-    rules: Rules
-
-
-class OpenLog(msgspec.Struct, frozen=True):
-    """A member's disk, read and whole."""
-
-    identity: LogIdentity
-    wal: Wal
-    recovered: Recovered
-    files: Files
-
-
-def open_log(files: Files, group: str, me: RaftId, founding: Founding, limits: Limits) -> OpenLog:
-    """The log in this folder, made first if the folder is new. Raises Corrupt, TooNew, NotAllowed, Stale, DiskFull."""
-    known = identity.read_identity(files, group, me)
-    if known is not None:
-        wal, recovered = Wal.open(files, known, limits)
-        return OpenLog(known, wal, recovered, files)
-    made = LogIdentity(group, me, founding.birth)
-    identity.write_identity(files, made, complete=False)
-    meta = SnapshotMeta(founding.snapshot_index, founding.snapshot_term, founding.configuration)
-    if meta.index:
-        snapshots.write(files, SnapshotHead(meta, founding.snapshot_keys), [founding.snapshot_body])
-    wal, recovered = Wal.create(files, made, meta, limits)
-    identity.write_identity(files, made, complete=True)
-    return OpenLog(made, wal, recovered, files)
-
-
 class Member:
     """One member of one group, from its disk on."""
+
+    requests_type: type[Requests] = Requests
 
     def __init__(self, log: OpenLog, ports: Ports, nature: Nature) -> None:
         self.identity = log.identity
@@ -133,16 +86,13 @@ class Member:
         self.raft = Raft(log.identity.group, self.me, log.recovered, nature.chance, nature.limits, nature.rules)
         self.halted: ClutchError | None = None
         self.ticks = 0
-        self.proposals = Proposals(nature.limits.max_pending)
+        self.requests = self.requests_type(self.raft, nature.limits, nature.chance.getrandbits(48))
         self.streams = Streams(log.identity.group, self.me, log.files, nature.limits, ports.send)
         self._ports = ports
-        # Contexts of reads start anywhere: an answer to an earlier life of this member must not fit a question of this.
-        self._next_context = nature.chance.getrandbits(48)
         self._persisting: Ready | None = None
         self._pumping = False
         self._compactions: list[tuple[SnapshotMeta, Done]] = []
         self._repeats: list[int] = []  # indexes of applied entries whose key was applied before
-        self._transfer: tuple[RaftId, int, Done] | None = None
         self._seen: tuple[int, RaftId | None, Role] = (-1, None, self.raft.state.role)
         self._configuration: Configuration | None = None
         self._start()
@@ -155,9 +105,7 @@ class Member:
         if snapshot.index:
             snapshots.verify(self.files, snapshots.file_name(snapshot))
         self._load_keys(snapshot)
-        snapshots.prune(self.files, (snapshots.file_name(snapshot),))
-        if INCOMING in self.files.names():
-            self.files.remove(INCOMING)
+        snapshots.clear(self.files, snapshot)
         if snapshot.index:
             self._ports.restored(snapshot)
         self._note_configuration()
@@ -173,12 +121,7 @@ class Member:
         state = self.raft.state
         for peer in self.streams.tick(state.term, self.ticks):
             self.raft.report_snapshot(peer, False)
-        self.proposals.expire(self.ticks)
-        retry_every = 2 * self.limits.election_ticks
-        if self.ticks % self.limits.election_ticks == 0:
-            self._retry(retry_every)
-        if self._transfer is not None and self.ticks >= self._transfer[1]:
-            self._end_transfer(Conflict("leadership was not handed over in time", object=str(self._transfer[0])))
+        self.requests.tick(self.ticks)
         self.pump()
 
     def receive(self, message: PeerMessage) -> None:
@@ -230,60 +173,7 @@ class Member:
             self.raft.step(InstallSnapshot(state.group, incoming.sender, self.me, incoming.term, incoming.meta))
         self.pump()
 
-    # ----------------------------------------------------------------------------------------- from clients
-
-    def append(self, key: str, data: bytes, since: int, timeout_ticks: int, done: Done) -> None:
-        """Put data into the log; ``done`` gets the index at which it stands, or an error. Call ``pump`` after."""
-        known = self.keys.index_of(key)
-        if known is not None:
-            done(known)
-            return
-        applied = self.raft.state.log.applied
-        pending = Pending(key, data, applied if since < 0 else since, self.ticks + timeout_ticks, done)
-        try:
-            self._check_append(key, data)
-            waiting = self.proposals.wait_append(pending)
-        except ClutchError as error:
-            done(error)
-            return
-        if waiting is pending:
-            try:
-                self._try(pending)
-            except ClutchError as error:
-                del self.proposals.appends[key]
-                done(error)
-
-    def read(self, timeout_ticks: int, done: Done) -> None:
-        """``done`` gets an index that is applied here and not older than anything acknowledged before this call."""
-        try:
-            self._ask_read(self.ticks + timeout_ticks, done)
-        except ClutchError as error:
-            done(error)
-
-    def change(self, propose: Callable[[], int], timeout_ticks: int, done: Done) -> None:
-        """Propose a change of the group; ``done`` gets its index once it is committed."""
-        try:
-            index = propose()
-            self.proposals.wait_change(index, self.raft.state.term, self.ticks + timeout_ticks, done)
-        except ClutchError as error:
-            done(error)
-
-    def add_learner(self, address: Address, timeout_ticks: int, done: Done) -> None:
-        self.change(lambda: self.raft.add_learner(address), timeout_ticks, done)
-
-    def promote(self, member: RaftId, timeout_ticks: int, done: Done) -> None:
-        self.change(lambda: self.raft.promote(member), timeout_ticks, done)
-
-    def remove(self, member: RaftId, timeout_ticks: int, done: Done) -> None:
-        self.change(lambda: self.raft.remove(member), timeout_ticks, done)
-
-    def transfer(self, member: RaftId, timeout_ticks: int, done: Done) -> None:
-        """Hand leadership over; ``done`` gets the applied index once the target leads."""
-        try:
-            self.raft.transfer(member)
-            self._transfer = (member, self.ticks + timeout_ticks, done)
-        except ClutchError as error:
-            done(error)
+    # -------------------------------------------------------------------------------------------- the log
 
     def applied_after(self, index: int, max_bytes: int) -> tuple[list[Entry], int] | None:
         """Entries of clients applied after ``index``, without repeats, and up to where; None if they are compacted."""
@@ -371,17 +261,13 @@ class Member:
         if ready.snapshot is not None:
             self._load_keys(ready.snapshot)
             self.wal.drop_old_segments()
-            snapshots.prune(self.files, (snapshots.file_name(ready.snapshot), *self.streams.names_in_use))
+            snapshots.prune(self.files, ready.snapshot, self.streams.names_in_use)
             self._ports.restored(ready.snapshot)
         if ready.committed:
             self._apply(ready.committed)
         self.raft.advance(ready)
         state = self.raft.state
-        for read in ready.reads:
-            self.proposals.confirmed(read.context, read.index)
-        self.proposals.serve_reads(state.log.applied)
-        for context in ready.reads_failed:
-            self._ask_again(context)
+        self.requests.reads(ready.reads, ready.reads_failed)
         if state.role is Role.LEADER:
             for peer, meta in ready.snapshots_wanted:
                 self.streams.begin(peer, meta, state.term, self.ticks)
@@ -397,14 +283,14 @@ class Member:
         fresh: list[Entry] = []
         for entry in entries:
             if entry.kind == EntryKind.DATA:
-                index = self.keys.take(entry)
+                index = self.requests.keys.take(entry)
                 if index == entry.index:
                     fresh.append(entry)
                 else:
                     self._repeats.append(entry.index)
-                self.proposals.applied(entry, _FORGOTTEN if index is None else index)
+                self.requests.applied(entry, index)
             else:
-                self.proposals.passed(entry.index, entry.term)
+                self.requests.waits.passed(entry.index, entry.term)
         self._ports.applied(fresh, entries[-1].index)
 
     # ---------------------------------------------------------------------------------------------- inside
@@ -420,7 +306,7 @@ class Member:
             self.wal.compact(meta, base)
             self._keys_at_snapshot = head.keys
             self._repeats = [i for i in self._repeats if i > base.index]
-            snapshots.prune(self.files, (snapshots.file_name(meta), *self.streams.names_in_use))
+            snapshots.prune(self.files, meta, self.streams.names_in_use)
             done(meta.index)
 
     def _load_keys(self, snapshot: SnapshotMeta) -> None:
@@ -428,51 +314,7 @@ class Member:
         if snapshot.index:
             state = snapshots.read_head(self.files, snapshots.file_name(snapshot))[0].keys
         self._keys_at_snapshot = state
-        self.keys = KeyWindow(self.limits.key_window, state)
-
-    def _check_append(self, key: str, data: bytes) -> None:
-        if not key:
-            raise BadRequest("an append needs a key", object="append")
-        if len(data) > self.limits.max_entry_bytes or len(key) > self.limits.max_key_bytes:
-            raise TooLarge(
-                f"an entry may have {self.limits.max_entry_bytes} bytes, this one has {len(data)}",
-                object=key[:64],
-                next_step="Put the bytes into a blob and a pointer into the log.",
-            )
-
-    def _try(self, pending: Pending) -> None:
-        """Propose it, or hand it to the leader, or leave it for when there is one."""
-        state = self.raft.state
-        pending.tried_at, pending.tried_term = self.ticks, state.term
-        if state.role is Role.LEADER:
-            self.raft.propose(pending.data, pending.key, pending.since)
-        elif not self.raft.forward(pending.data, pending.key, pending.since):
-            pending.tried_at = -1
-
-    def _retry(self, every: int) -> None:
-        """Try again what may have been lost. A leader's own log loses nothing within its term."""
-        state = self.raft.state
-        interval = 1 << 62 if state.role is Role.LEADER else every
-        for pending in self.proposals.to_retry(self.ticks, state.term, interval):
-            try:
-                self._try(pending)
-            except ClutchError:
-                pending.tried_at = -1  # no room now; its deadline still stands
-                break
-        if state.role is not Role.LEADER:
-            for context in self.proposals.reads_pending():
-                self._ask_again(context)
-
-    def _ask_read(self, deadline: int, done: Done) -> None:
-        self._next_context += 1
-        self.proposals.wait_read(self._next_context, deadline, done)
-        if self.raft.state.leader is not None:
-            self.raft.read(self._next_context)
-
-    def _ask_again(self, context: int) -> None:
-        waiting = self.proposals.unconfirmed(context)
-        if waiting is not None:
-            self._ask_read(*waiting)
+        self.requests.keys = KeyWindow(self.limits.key_window, state)
 
     def _note_leader(self) -> None:
         """Whenever somebody else leads, or this member in another term, waits begin again there."""
@@ -484,19 +326,7 @@ class Member:
         self._seen = seen
         if was_leader and state.role is not Role.LEADER:
             self.streams.stop()
-        if state.leader is None:
-            return
-        if self._transfer is not None and state.leader != self.me:
-            self._end_transfer(state.log.applied if state.leader == self._transfer[0] else None)
-        self._retry(1 << 62)
-        for context in self.proposals.reads_pending():
-            self._ask_again(context)
-
-    def _end_transfer(self, outcome: int | ClutchError | None) -> None:
-        if self._transfer is not None:
-            target, _, done = self._transfer
-            self._transfer = None
-            done(Conflict("another member was elected", object=str(target)) if outcome is None else outcome)
+        self.requests.leader_changed()
 
     def _note_configuration(self) -> None:
         configuration = self.raft.state.log.configuration
@@ -523,10 +353,3 @@ class Member:
             self.raft.members(),
             str(self.halted) if self.halted else state.why,
         )
-
-
-_FORGOTTEN = Stale(
-    "the key may have been applied too long ago to know",
-    object="append",
-    next_step="Read the log to see, then use a new key.",
-)

@@ -158,36 +158,43 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------ requests
 
     def _take(self, request: ClientRequest) -> None:
-        driver, member = self._driver, self._driver.member
+        driver, requests = self._driver, self._driver.member.requests
         match request:
             case AppendRequest():
-                done = self._answer(request.id)
                 full = driver.disk_full()
                 if full is not None:
-                    done(full)
+                    self._answer(request.id)(full)
                     return
                 ticks = driver.ticks_of(request.timeout_s)
-                member.append(request.key, request.data, request.since, ticks, done)
-            case ReadBarrier():
-                member.read(driver.ticks_of(request.timeout_s), self._answer(request.id))
-            case Subscribe():
-                self._cursor = request.from_index - 1
-                self._ahead = []
-                self._reply(DoneMessage(request.id, request.from_index))
+                requests.append(request.key, request.data, request.since, ticks, self._answer(request.id))
             case Consumed():
                 self._ahead = [(index, size) for index, size in self._ahead if index > request.index]
+            case Subscribe():
+                self._cursor = max(0, request.from_index - 1)
+                self._ahead = []
+                self._reply(DoneMessage(request.id, request.from_index))
             case StatusRequest():
                 self._reply(driver.status(request.id))
             case SaveSnapshot():
                 driver.save_snapshot(request.index, Path(request.path), self._after_snapshot(request.id))
+            case _:
+                self._take_timed(request)
+
+    def _take_timed(self, request: ReadBarrier | AddLearner | Promote | Remove | Transfer) -> None:
+        requests = self._driver.member.requests
+        ticks = self._driver.ticks_of(request.timeout_s)
+        done = self._answer(request.id)
+        match request:
+            case ReadBarrier():
+                requests.read(ticks, done)
             case AddLearner():
-                member.add_learner(request.address, driver.ticks_of(request.timeout_s), self._answer(request.id))
+                requests.add_learner(request.address, ticks, done)
             case Promote():
-                member.promote(request.member, driver.ticks_of(request.timeout_s), self._answer(request.id))
+                requests.promote(request.member, ticks, done)
             case Remove():
-                member.remove(request.member, driver.ticks_of(request.timeout_s), self._answer(request.id))
+                requests.remove(request.member, ticks, done)
             case Transfer():
-                member.transfer(request.member, driver.ticks_of(request.timeout_s), self._answer(request.id))
+                requests.transfer(request.member, ticks, done)
 
     def _answer(self, request_id: int) -> Done:
         def done(outcome: int | ClutchError) -> None:

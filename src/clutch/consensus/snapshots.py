@@ -119,10 +119,18 @@ def body(files: Files, name: str) -> bytes:
     return files.read(name, offset, files.size(name) - offset - _TRAILER.size)
 
 
-def prune(files: Files, keep: tuple[str, ...]) -> None:
-    """Remove snapshots nobody needs, and unfinished ones."""
+def prune(files: Files, current: SnapshotMeta, in_use: tuple[str, ...] = ()) -> None:
+    """Remove snapshots older than the current one. A newer one may just have been saved and not be noted yet."""
+    keep = file_name(current)
     for name in files.names():
-        if (_NAME.match(name) and name not in keep) or name == OUTGOING:
+        if _NAME.match(name) and name < keep and name not in in_use:
+            files.remove(name)
+
+
+def clear(files: Files, current: SnapshotMeta) -> None:
+    """At start, when nothing is under way: keep the current snapshot only."""
+    for name in files.names():
+        if (_NAME.match(name) and name != file_name(current)) or name in (OUTGOING, INCOMING):
             files.remove(name)
 
 

@@ -78,9 +78,9 @@ class Client:
         member = machine.member
         assert member is not None and callable(done)
         if kind == "append":
-            member.append(key, data, since, 30, lambda outcome: done(machine, outcome))
+            member.requests.append(key, data, since, 30, lambda outcome: done(machine, outcome))
         else:
-            member.read(30, lambda outcome: done(machine, outcome))
+            member.requests.read(30, lambda outcome: done(machine, outcome))
         member.pump()
 
     def _take(self, kind: Verb, key: str, began: float, index: int, machine: Machine) -> None:
@@ -150,9 +150,9 @@ class Administrator:
             return None
 
         if wish.verb == "add":
-            member.add_learner(Address(wish.member), 30, ignore)
+            member.requests.add_learner(Address(wish.member), 30, ignore)
         elif wish.verb == "promote":
-            member.promote(wish.member, 30, ignore)
+            member.requests.promote(wish.member, 30, ignore)
         else:
-            member.remove(wish.member, 30, ignore)
+            member.requests.remove(wish.member, 30, ignore)
         member.pump()

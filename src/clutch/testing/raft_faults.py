@@ -186,7 +186,7 @@ class Faults:
         return asked
 
     def _remove(self, member: Member, victim: RaftId) -> None:
-        member.remove(victim, 20, lambda outcome: None)
+        member.requests.remove(victim, 20, lambda outcome: None)
 
     def one_way_cut(self) -> bool:
         names = list(self.world.machines)
@@ -244,7 +244,7 @@ class Faults:
         target = self._chance.choice(others)
 
         def ask() -> None:
-            member.transfer(target, 20, lambda outcome: None)
+            member.requests.transfer(target, 20, lambda outcome: None)
             member.pump()
 
         leader.guarded(ask)

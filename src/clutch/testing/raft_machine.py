@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from clutch.consensus import identity, snapshots
-from clutch.consensus.member import Founding, Member, Nature, open_log
+from clutch.consensus.member import Member
+from clutch.consensus.opening import Founding, Nature, open_log
 from clutch.testing.disk import Disk
 from clutch.testing.raft_checks import Violation
 from clutch.testing.raft_disk import Crashed, SimulatedFiles

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from clutch.consensus.member import Member
 from clutch.consensus.proposals import Done
 from clutch.consensus.raft import Ready
+from clutch.consensus.requests import Requests
 from clutch.consensus.rules import Rules
 from clutch.consensus.state import Role
 from clutch.testing.raft_world import RaftWorld
-from clutch.wire.raft import RaftId, VoteRequest
+from clutch.wire.raft import RaftId, SnapshotMeta, VoteRequest
 
 
 class VotesTwice(Rules):
@@ -89,21 +90,25 @@ class AnswersBeforePersist(Member):
         super()._persist(ready)
 
 
+class EarlyAcknowledgements(Requests):
+    def append(self, key: str, data: bytes, since: int, timeout_ticks: int, done: Done) -> None:
+        super().append(key, data, since, timeout_ticks, done)
+        if key in self.waits.appends and self._raft.state.role is Role.LEADER:
+            done(self._raft.state.log.last_index)
+
+
 class AcknowledgesProposals(Member):
     """Tells the client when the entry is in the leader's log, not when it is committed."""
 
-    def append(self, key: str, data: bytes, since: int, timeout_ticks: int, done: Done) -> None:
-        super().append(key, data, since, timeout_ticks, done)
-        if key in self.proposals.appends and self.raft.state.role is Role.LEADER:
-            done(self.raft.state.log.last_index)
+    requests_type = EarlyAcknowledgements
 
 
 class ForgetsKeys(Member):
     """Applies every entry, repeated or not."""
 
-    def _load_keys(self, snapshot: object) -> None:
-        super()._load_keys(snapshot)  # type: ignore[arg-type]
-        self.keys.take = lambda entry: entry.index  # type: ignore[method-assign]
+    def _load_keys(self, snapshot: SnapshotMeta) -> None:
+        super()._load_keys(snapshot)
+        self.requests.keys.take = lambda entry: entry.index  # type: ignore[method-assign]
 
 
 def lying_disks(world: RaftWorld) -> None:

@@ -17,7 +17,8 @@ from clutch.consensus import identity, packing, snapshots
 from clutch.consensus.files import DiskFiles, disk_error
 from clutch.consensus.frames import Batch
 from clutch.consensus.keys import KeyWindow
-from clutch.consensus.member import Founding, Member, Nature, open_log
+from clutch.consensus.member import Member
+from clutch.consensus.opening import Founding, Nature, open_log
 from clutch.consensus.rules import Rules
 from clutch.consensus.state import Limits
 from clutch.consensus.wal import LogIdentity, Wal
