@@ -100,6 +100,10 @@ def _tick(state: State, now: float, news: News) -> Facts:
                 yield from allocations.flush_due(state, TaskId(whose), now)
             case Due.LEASE:
                 yield from leases.due(state, LeaseId(whose), now)
+            case Due.REST:
+                yield from allocations.rest_due(state, TaskId(whose), now)
+            case Due.MEMBER_REST:
+                yield from members.rest_due(state, _member(whose), now)
             case Due.ALARM:
                 yield from controllers.alarm_due(state, whose, news)
 

@@ -18,7 +18,9 @@ class Due(StrEnum):
     MEMBER_LEAVE = "4-member-leave"  # a member: its window is over
     FLUSH = "5-flush"  # a task: the store had its time
     LEASE = "6-lease"  # a lease: waited, lingered or reclaimed long enough
-    ALARM = "7-alarm"  # a controller wanted to be woken
+    REST = "7-rest"  # a task: it has rested long enough
+    MEMBER_REST = "8-member-rest"  # a member: it has rested long enough
+    ALARM = "9-alarm"  # a controller wanted to be woken
 
 
 class Deadlines:

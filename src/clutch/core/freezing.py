@@ -156,6 +156,8 @@ def _thaw_tasks(state: State, frozen: FrozenState) -> None:
             state.deadlines.set(Due.MEMBER_LEAVE, str(member.member), member.deadline)
     for task in frozen.tasks:
         ledger = state.ledgers[task.spec.pool]
+        if task.state is TaskState.RESTING:
+            state.deadlines.set(Due.REST, task.task, task.rest_until)
         if task.state is TaskState.QUEUED:
             ledger.enqueue(tasks.request(task))
         present = [m for m in state.members_of(task.task) if m.state in members.PRESENT]
@@ -174,6 +176,8 @@ def _thaw_tasks(state: State, frozen: FrozenState) -> None:
             )
             ledger.hold(holding)
     for member in frozen.members:
+        if member.state is MemberState.RESTING:
+            state.deadlines.set(Due.MEMBER_REST, str(member.member), member.rest_until)
         if member.state is MemberState.WANTED:
             state.waiting_members[members.request_id(member.member)] = member.member
             state.ledger_of(member.member.task).enqueue(state.member_request(member))

@@ -19,14 +19,15 @@ M = MemberState
 TABLE = Table(
     "member",
     {
+        M.RESTING: (M.WANTED, M.LOST),
         M.WANTED: (M.PLACED, M.LOST),
         M.PLACED: (M.STARTING, M.RUNNING, M.LEAVING, M.ENDING, M.EXITED, M.LOST),
         M.STARTING: (M.RUNNING, M.LEAVING, M.ENDING, M.EXITED, M.LOST),
         M.RUNNING: (M.LEAVING, M.ENDING, M.EXITED, M.LOST),
         M.LEAVING: (M.ENDING, M.EXITED, M.LOST),
         M.ENDING: (M.EXITED, M.LOST),
-        M.EXITED: (M.WANTED,),
-        M.LOST: (M.WANTED,),
+        M.EXITED: (M.WANTED, M.RESTING),
+        M.LOST: (M.WANTED, M.RESTING),
     },
 )
 
@@ -39,6 +40,8 @@ PRESENT = (
 )
 """States in which it holds resources on its node."""
 SEEN = (MemberState.STARTING, MemberState.RUNNING, MemberState.LEAVING, MemberState.ENDING)
+ABSENT = (MemberState.RESTING, MemberState.WANTED)
+"""It has no place yet, and will get one."""
 GONE = (MemberState.EXITED, MemberState.LOST)
 
 
@@ -53,6 +56,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its agent has ever shown it: one that was and no longer is, has vanished."""
     failures: int = 0
     """Of this member alone, for roles whose members start again one by one."""
+    setbacks: int = 0
+    """How often in a row infrastructure failed it."""
+    rest_until: float = 0.0
+    placed_at: float = 0.0
     exit: Exit | None = None
     leave_reason: PreemptReason | None = None
     deadline: float = 0.0

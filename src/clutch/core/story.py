@@ -55,8 +55,16 @@ def tell(fact: Fact) -> str:
     if isinstance(fact, NodeReported):
         strays = f", strays: {', '.join(fact.strays)}" if fact.strays else ""
         return f"{kind}: {fact.node} in {fact.pool}, {len(fact.capacity.slots)} slots{strays}"
-    fields = ((name, getattr(fact, name)) for name in fact.__struct_fields__)
-    return f"{kind}: " + " ".join(f"{name}={_plain(value)}" for name, value in fields if value not in (None, "", ()))
+    said = " ".join(f"{name}={_plain(value)}" for name, value in _telling(fact))
+    return f"{kind}: {said}"
+
+
+def _telling(fact: Fact) -> list[tuple[str, object]]:
+    """The fields that say something: not empty, and not what would be understood without them."""
+    names = fact.__struct_fields__
+    usual = dict(zip(names[len(names) - len(fact.__struct_defaults__) :], fact.__struct_defaults__, strict=True))
+    values = ((name, getattr(fact, name)) for name in names)
+    return [(n, v) for n, v in values if v not in (None, "", ()) and not (n in usual and usual[n] == v)]
 
 
 def _place(placed: Placed) -> str:

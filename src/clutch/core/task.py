@@ -19,7 +19,8 @@ TABLE = Table(
     "task",
     {
         TaskState.QUEUED: (TaskState.RUNNING, TaskState.PAUSED, TaskState.ENDED),
-        TaskState.RUNNING: (TaskState.QUEUED, TaskState.PAUSED, TaskState.ENDED),
+        TaskState.RUNNING: (TaskState.QUEUED, TaskState.RESTING, TaskState.PAUSED, TaskState.ENDED),
+        TaskState.RESTING: (TaskState.QUEUED, TaskState.PAUSED, TaskState.ENDED),
         TaskState.PAUSED: (TaskState.QUEUED, TaskState.ENDED),
         TaskState.ENDED: (),
     },
@@ -54,6 +55,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Of its latest allocation; 0 before the first."""
     failures: int = 0
     """How often its own program failed; infrastructure does not count."""
+    setbacks: int = 0
+    """How often in a row infrastructure failed it."""
+    rest_until: float = 0.0
     checkpoint: str = ""
     step: int = 0
     counts: dict[str, int] = {}

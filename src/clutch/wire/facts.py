@@ -204,6 +204,9 @@ class AllocationEnded(Fact, frozen=True, tag="allocation_ended"):
     to: TaskState
     failures: int
     flushed: bool = True
+    setbacks: int = 0
+    """How often in a row infrastructure failed it."""
+    rest_until: float = 0.0
 
 
 # -- members ------------------------------------------------------------------------------------------------------
@@ -230,11 +233,17 @@ class MemberLost(Fact, frozen=True, tag="member_lost"):
 
 
 class MemberWanted(Fact, frozen=True, tag="member_wanted"):
-    """A role grows, or a member must start again: it waits for a place."""
+    """A role grows, or a member must start again: it waits for a place, after a rest if it needs one."""
 
     member: MemberId
     incarnation: Incarnation
     failures: int
+    setbacks: int = 0
+    rest_until: float = 0.0
+
+
+class MemberRested(Fact, frozen=True, tag="member_rested"):
+    member: MemberId
 
 
 class MemberGranted(Fact, frozen=True, tag="member_granted"):
@@ -341,7 +350,7 @@ AnyFact = (
     | SlotsDisabled | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
     | NodeExcluded | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
     | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
-    | MemberWanted | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached | LeaseWanted
+    | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached | LeaseWanted
     | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded | ControllerOpened | ControllerNoted
     | ControllerAlarmed | ControllerClosed
 )  # fmt: skip

@@ -23,6 +23,7 @@ class NodeWish(StrEnum):
 class TaskState(StrEnum):
     QUEUED = "queued"  # waits for an allocation
     RUNNING = "running"  # has a live allocation
+    RESTING = "resting"  # infrastructure failed it again and again: back in the queue when its rest is over
     PAUSED = "paused"  # waits for its user
     ENDED = "ended"  # history
 
@@ -66,6 +67,7 @@ class EndReason(StrEnum):
 
 
 class MemberState(StrEnum):
+    RESTING = "resting"  # infrastructure failed it again and again: wanted when its rest is over
     WANTED = "wanted"  # waits for a place
     PLACED = "placed"  # its agent is told to start it
     STARTING = "starting"  # its agent is at it

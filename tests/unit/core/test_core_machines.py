@@ -41,7 +41,8 @@ ARROWS = {
         draining: unreported ready draining suspect""",
     "task": """
         queued: running paused ended
-        running: queued paused ended
+        running: queued resting paused ended
+        resting: queued paused ended
         paused: queued ended
         ended:""",
     "allocation": """
@@ -52,14 +53,15 @@ ARROWS = {
         flushing: ended
         ended:""",
     "member": """
+        resting: wanted lost
         wanted: placed lost
         placed: starting running leaving ending exited lost
         starting: running leaving ending exited lost
         running: leaving ending exited lost
         leaving: ending exited lost
         ending: exited lost
-        exited: wanted
-        lost: wanted""",
+        exited: wanted resting
+        lost: wanted resting""",
     "lease": """
         wanted: held ended
         held: lingering reclaiming ended
@@ -113,7 +115,7 @@ def test_the_diagram_has_every_arrow_once(name: str) -> None:
 
 
 def test_states_of_members_are_present_or_gone_or_wanted() -> None:
-    assert {*member.PRESENT, *member.GONE, MemberState.WANTED} == set(MemberState)
+    assert {*member.PRESENT, *member.GONE, *member.ABSENT} == set(MemberState)
     assert not set(member.PRESENT) & set(member.GONE)
 
 

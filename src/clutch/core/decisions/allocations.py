@@ -8,6 +8,7 @@ from clutch.core import allocation as machine
 from clutch.core import member as members
 from clutch.core.decisions import leases
 from clutch.core.decisions.fences import allocation_of
+from clutch.core.patience import rest_s, setbacks_after
 from clutch.core.state import State
 from clutch.core.task import after_allocation
 from clutch.wire import events as e
@@ -108,6 +109,11 @@ def settle(state: State, task: TaskId, now: float) -> Facts:
         yield f.FlushBegan(task, allocation.epoch, deadline)
 
 
+def rest_due(state: State, task: TaskId, now: float) -> Facts:
+    """It has rested long enough."""
+    yield f.TaskMoved(task, TaskState.QUEUED)
+
+
 def flush_due(state: State, task: TaskId, now: float) -> Facts:
     yield from conclude(state, task, False, now)
 
@@ -117,7 +123,12 @@ def conclude(state: State, task: TaskId, flushed: bool, now: float) -> Facts:
     allocation = state.allocations[task]
     assert allocation.verdict is not None
     after = after_allocation(state.tasks[task], allocation.verdict)
-    yield f.AllocationEnded(task, allocation.epoch, after.to, after.failures, flushed)
+    to, setbacks, rest_until = after.to, 0, 0.0
+    if allocation.verdict is Verdict.INFRASTRUCTURE:
+        setbacks = setbacks_after(state.tasks[task].setbacks, now - allocation.began_at)
+        if to is TaskState.QUEUED and rest_s(setbacks):
+            to, rest_until = TaskState.RESTING, now + rest_s(setbacks)
+    yield f.AllocationEnded(task, allocation.epoch, to, after.failures, flushed, setbacks, rest_until)
     if after.to is TaskState.ENDED:
         assert after.reason is not None
         detail = "" if after.reason is EndReason.DONE else allocation.detail

@@ -8,6 +8,7 @@ from clutch.core import allocation as allocation_machine
 from clutch.core import member as machine
 from clutch.core.decisions import allocations, leases
 from clutch.core.member import Member
+from clutch.core.patience import rest_s, setbacks_after
 from clutch.core.state import State
 from clutch.core.task import leads
 from clutch.wire import facts as f
@@ -88,8 +89,17 @@ def _died(state: State, member: Member, verdict: Verdict, detail: str, now: floa
         if failures > spec.max_restarts:
             yield from allocations.end(state, task, Verdict.FAILED, detail, now)
         else:
-            yield f.MemberWanted(member.member, member.incarnation + 1, failures)
+            setbacks, rest_until = 0, 0.0
+            if verdict is Verdict.INFRASTRUCTURE:
+                setbacks = setbacks_after(member.setbacks, now - member.placed_at)
+                rest_until = now + rest_s(setbacks) if rest_s(setbacks) else 0.0
+            yield f.MemberWanted(member.member, member.incarnation + 1, failures, setbacks, rest_until)
             yield from allocations.ran(state, task)
+
+
+def rest_due(state: State, member: MemberId, now: float) -> Facts:
+    """It has rested long enough."""
+    yield f.MemberRested(member)
 
 
 def _left_alone(state: State, member: Member, now: float) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clutch.core import member as members
 from clutch.core.checks import MEMBERS_MAX, check_name, check_task, slots_of
 from clutch.core.decisions import allocations
 from clutch.core.decisions import members as member_decisions
@@ -13,7 +14,7 @@ from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest, Conflict, IllegalMove, QuotaExceeded
 from clutch.wire.ids import MemberId, TaskId
-from clutch.wire.outcomes import AllocationState, EndReason, MemberState, TaskState, TaskWish, Verdict
+from clutch.wire.outcomes import AllocationState, EndReason, TaskState, TaskWish, Verdict
 from clutch.wire.schedule import PreemptReason
 from clutch.wire.specs import PRIORITIES, Members, OnDeath, RoleSpec, TaskSpec
 
@@ -72,7 +73,7 @@ def pause(state: State, event: e.Pause, now: float) -> Facts:
     if task.wish is TaskWish.PAUSE:
         return
     yield _wish(task, TaskWish.PAUSE)
-    if task.state is TaskState.QUEUED:
+    if task.state in (TaskState.QUEUED, TaskState.RESTING):
         yield f.TaskMoved(event.task, TaskState.PAUSED)
     elif task.state is TaskState.RUNNING:
         yield from allocations.ask_leave(state, event.task, PreemptReason.PAUSED, now)
@@ -179,7 +180,7 @@ def _resize_live(state: State, task: TaskId, role: str, count: int, now: float) 
         if rank < count:
             break
         member = present[rank]
-        if member.state in (MemberState.WANTED, MemberState.EXITED, MemberState.LOST):
+        if member.state in (*members.ABSENT, *members.GONE):
             yield f.MemberRemoved(member.member)
         else:
             yield from member_decisions.ask_leave(state, member, PreemptReason.RESIZED, now)

@@ -46,6 +46,7 @@ def _allocation_granted(state: State, fact: f.AllocationGranted, recorded: Recor
             state=MemberState.PLACED,
             placement=placement,
             lease_number=placed.lease_number,
+            placed_at=recorded.at,
         )
         ids.append(member.member)
         state.members[member.member] = member
@@ -115,7 +116,7 @@ def _give_up_wanted(state: State, allocation: Allocation) -> None:
     """Members that still wait for a place will not get one: their allocation is on its way out."""
     for identity in allocation.members:
         member = state.members[identity]
-        if member.state is MemberState.WANTED:
+        if member.state in members.ABSENT:
             unqueue_member(state, member)
             state.members[identity] = members.moved(member, MemberState.LOST)
 
@@ -133,7 +134,7 @@ def _allocation_ended(state: State, fact: f.AllocationEnded, recorded: Recorded)
         touch_member(state, member)
     state.touched.ended_allocations[fact.task, fact.epoch] = (replace(allocation, ended_at=recorded.at), gone)
     state.deadlines.clear(Due.FLUSH, fact.task)
-    task = replace(state.tasks[fact.task], failures=fact.failures)
+    task = replace(state.tasks[fact.task], failures=fact.failures, setbacks=fact.setbacks, rest_until=fact.rest_until)
     if fact.to is TaskState.ENDED:  # the fact that follows in the same batch says why, and takes it out of the state
         put_task(state, task)
         return
@@ -142,6 +143,8 @@ def _allocation_ended(state: State, fact: f.AllocationEnded, recorded: Recorded)
     put_task(state, task)
     if fact.to is TaskState.QUEUED:
         enqueue(state, task)
+    elif fact.to is TaskState.RESTING:
+        state.deadlines.set(Due.REST, fact.task, fact.rest_until)
 
 
 HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {

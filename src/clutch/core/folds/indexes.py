@@ -67,12 +67,23 @@ def hold(state: State, task: Task, placements: tuple[Placement, ...], at: float,
     state.ledgers[task.spec.pool].hold(holding)
 
 
-def unqueue_member(state: State, member: Member) -> None:
-    request = members.request_id(member.member)
-    del state.waiting_members[request]
+def queue_member(state: State, member: Member) -> None:
+    """One member alone waits for a place from now on."""
+    request = state.member_request(member)
+    state.waiting_members[request.request] = member.member
     ledger = state.ledger_of(member.member.task)
-    ledger.withdraw(request)
+    ledger.enqueue(request)
     state.touched.pools[ledger.pool.name] = None
+
+
+def unqueue_member(state: State, member: Member) -> None:
+    """It waits and rests no more, if it did."""
+    state.deadlines.clear(Due.MEMBER_REST, str(member.member))
+    request = members.request_id(member.member)
+    if state.waiting_members.pop(request, None) is not None:
+        ledger = state.ledger_of(member.member.task)
+        ledger.withdraw(request)
+        state.touched.pools[ledger.pool.name] = None
 
 
 def end_member(state: State, member: Member, index: int) -> None:

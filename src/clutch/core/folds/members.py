@@ -13,6 +13,7 @@ from clutch.core.folds.indexes import (
     end_member,
     hold,
     put_allocation,
+    queue_member,
     refresh_requests,
     touch_member,
     unqueue_member,
@@ -62,25 +63,36 @@ def _member_gone(state: State, member: Member, to: MemberState) -> None:
 
 def _member_wanted(state: State, fact: f.MemberWanted, recorded: Recorded) -> None:
     known = state.members.get(fact.member)
+    to = MemberState.RESTING if fact.rest_until else MemberState.WANTED
     if known is not None:
-        members.TABLE.move(known.state, MemberState.WANTED, f"member {fact.member}")
+        members.TABLE.move(known.state, to, f"member {fact.member}")
     allocation = state.allocations[fact.member.task]
     member = Member(
         member=fact.member,
         epoch=allocation.epoch,
         incarnation=fact.incarnation,
-        state=MemberState.WANTED,
+        state=to,
         failures=fact.failures,
+        setbacks=fact.setbacks,
+        rest_until=fact.rest_until,
     )
     state.members[fact.member] = member
     if known is None:
         ids = (*allocation.members, fact.member)
         state.allocations[fact.member.task] = replace(allocation, members=ids)
-    state.waiting_members[members.request_id(fact.member)] = fact.member
-    task = state.tasks[fact.member.task]
-    state.ledgers[task.spec.pool].enqueue(state.member_request(member))
-    state.touched.pools[task.spec.pool] = None
-    state.touched.tasks[task.task] = None
+    if to is MemberState.RESTING:
+        state.deadlines.set(Due.MEMBER_REST, str(fact.member), fact.rest_until)
+    else:
+        queue_member(state, member)
+    state.touched.tasks[fact.member.task] = None
+
+
+def _member_rested(state: State, fact: f.MemberRested, recorded: Recorded) -> None:
+    state.deadlines.clear(Due.MEMBER_REST, str(fact.member))
+    member = members.moved(state.members[fact.member], MemberState.WANTED)
+    state.members[fact.member] = member
+    queue_member(state, member)
+    state.touched.tasks[fact.member.task] = None
 
 
 def _member_granted(state: State, fact: f.MemberGranted, recorded: Recorded) -> None:
@@ -88,7 +100,9 @@ def _member_granted(state: State, fact: f.MemberGranted, recorded: Recorded) -> 
     unqueue_member(state, member)
     placement = fact.placed.placement
     member = members.moved(member, MemberState.PLACED)
-    state.members[fact.member] = replace(member, placement=placement, lease_number=fact.placed.lease_number)
+    state.members[fact.member] = replace(
+        member, placement=placement, lease_number=fact.placed.lease_number, placed_at=recorded.at
+    )
     state.members_on.setdefault(placement.node, {})[fact.member] = None
     task = state.tasks[fact.member.task]
     ledger = state.ledgers[task.spec.pool]
@@ -115,8 +129,7 @@ def _member_ending(state: State, fact: f.MemberEnding, recorded: Recorded) -> No
 
 def _member_removed(state: State, fact: f.MemberRemoved, recorded: Recorded) -> None:
     member = state.members.pop(fact.member)
-    if member.state is MemberState.WANTED:
-        unqueue_member(state, member)
+    unqueue_member(state, member)
     allocation = state.allocations[fact.member.task]
     kept = tuple(m for m in allocation.members if m != fact.member)
     retired = {**allocation.retired, f"{fact.member.role}.{fact.member.rank}": member.incarnation}
@@ -134,6 +147,7 @@ HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
     f.MemberExited: _member_exited,
     f.MemberLost: _member_lost,
     f.MemberWanted: _member_wanted,
+    f.MemberRested: _member_rested,
     f.MemberGranted: _member_granted,
     f.MemberLeaveAsked: _member_leave_asked,
     f.MemberEnding: _member_ending,

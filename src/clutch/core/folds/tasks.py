@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from clutch.core import task as tasks
+from clutch.core.deadlines import Due
 from clutch.core.folds.indexes import (
     enqueue,
     put_task,
@@ -51,7 +52,8 @@ def _task_moved(state: State, fact: f.TaskMoved, recorded: Recorded) -> None:
     tasks.TABLE.move(task.state, fact.to, f"task {task.task}")
     if task.state is TaskState.QUEUED:
         withdraw(state, task)
-    task = replace(task, state=fact.to)
+    state.deadlines.clear(Due.REST, fact.task)
+    task = replace(task, state=fact.to, rest_until=0.0)
     put_task(state, task)
     if fact.to is TaskState.QUEUED:
         enqueue(state, task)
@@ -62,6 +64,7 @@ def _task_ended(state: State, fact: f.TaskEnded, recorded: Recorded) -> None:
     tasks.TABLE.move(task.state, TaskState.ENDED, f"task {task.task}")
     if task.state is TaskState.QUEUED:
         withdraw(state, task)
+    state.deadlines.clear(Due.REST, fact.task)
     state.touched.tasks.pop(task.task, None)
     state.touched.ended_tasks[task.task] = replace(
         task, state=TaskState.ENDED, reason=fact.reason, detail=fact.detail, ended_at=recorded.at
