@@ -52,6 +52,15 @@ def paused(house: House) -> None:
     house.do(e.Pause(task=T))
 
 
+def resting(house: House) -> None:
+    """Its machine failed it twice in a row."""
+    house.running(trial_spec("t"))
+    for _ in range(2):
+        house.up(T)
+        house.breaks(T)
+    assert house.state_of(T) is TaskState.RESTING
+
+
 ALLOCATION = {
     placed: AllocationState.PLACED,
     running: AllocationState.RUNNING,
@@ -59,7 +68,7 @@ ALLOCATION = {
     ending: AllocationState.ENDING,
     flushing: AllocationState.FLUSHING,
 }
-STATES: list[Callable[[House], None]] = [queued, paused, *ALLOCATION]
+STATES: list[Callable[[House], None]] = [queued, paused, resting, *ALLOCATION]
 WISHES: dict[str, tuple[e.Event, TaskWish]] = {
     "pause": (e.Pause(cause="api", task=T), TaskWish.PAUSE),
     "resume": (e.Resume(cause="api", task=T), TaskWish.RUN),
