@@ -16,7 +16,7 @@ from clutch.consensus.replicated_log import ReplicatedLog
 from clutch.consensus.state import Limits
 from clutch.consensus.transport import new_keys
 from clutch.testing.raft_processes import ProcessGroup
-from clutch.wire.errors import ClutchError, DiskFull, NotLeader, TooLarge
+from clutch.wire.errors import ClutchError, DiskFull, NotFound, NotLeader, TooLarge
 from clutch.wire.raft import Applied, Entry, RaftId, Restore
 
 
@@ -309,7 +309,12 @@ async def test_a_member_that_was_away_gets_a_snapshot_then_the_rest(tmp_path: Pa
             state = tmp_path / "state"
             body = os.urandom(3 << 20)
             state.write_bytes(body)
-            assert await log.save_snapshot(index, state) == index
+            with pytest.raises(NotFound):
+                await log.save_snapshot(index, tmp_path / "no such file")
+            both = await asyncio.gather(
+                log.save_snapshot(index, state), log.save_snapshot(index, state), return_exceptions=True
+            )
+            assert [b for b in both if not isinstance(b, ClutchError)] == [index]  # one at a time
             with pytest.raises(ClutchError):
                 await log.save_snapshot(index - 5, state)  # older than the one there is
             for number in range(20):

@@ -227,6 +227,7 @@ def test_membership_has_one_path() -> None:
         configurations.first([Address(A), Address(RaftId(1, "a", 2))])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=9))
 def test_a_quorum_holds_what_is_committed(matches: list[int]) -> None:
     quorum = len(matches) // 2 + 1
@@ -263,7 +264,7 @@ def entry(index: int, term: int) -> Entry:
     return Entry(index, term, EntryKind.DATA, b"d%d" % term)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.integers(1, 5)), max_size=12))
 def test_a_log_takes_any_leaders_entries_and_stays_whole(steps: list[tuple[int, int, int]]) -> None:
     log = Log(SnapshotMeta(0, 0, THREE), SnapshotMeta(0, 0, THREE), [], 0)

@@ -319,6 +319,7 @@ def test_a_key_is_applied_once_or_refused() -> None:
     assert KeyWindow(2, window.state()).index_of("d") == 6
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3 * packing.DETACH_FROM_BYTES), max_size=5))
 def test_detached_data_comes_back(sizes: list[int]) -> None:
     made = [Entry(i + 1, 1, EntryKind.DATA, bytes([i]) * size, f"k{i}") for i, size in enumerate(sizes)]
