@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from clutch.core.liveness import Patience, Pulse, pulse, suspect_at
 from clutch.wire.ids import NodeId, Term
 from clutch.wire.messages import Hello, Report
 
@@ -55,7 +56,7 @@ class Contacts:
     """Every node this term has heard."""
 
     def __init__(self, suspect_after_s: float, repeat_after_s: float) -> None:
-        self.suspect_after_s = suspect_after_s
+        self.patience = Patience(suspect_after_s=suspect_after_s)
         self.repeat_after_s = repeat_after_s
         self.generation = 0
         self.term: Term = 0
@@ -96,10 +97,15 @@ class Contacts:
         """Nodes not heard for too long; each is named once per silence."""
         found = []
         for node, contact in self._contacts.items():
-            if not contact.silent and now - contact.heard_at > self.suspect_after_s:
+            if not contact.silent and pulse(contact.heard_at, now, self.patience) is not Pulse.ALIVE:
                 contact.silent = True
                 found.append(node)
         return found
+
+    def next_silence_at(self) -> float | None:
+        """When the first of them falls silent if nothing more is heard."""
+        in_touch = (contact for contact in self._contacts.values() if not contact.silent)
+        return min((suspect_at(contact.heard_at, self.patience) for contact in in_touch), default=None)
 
     def to_repeat(self, now: float) -> list[NodeId]:
         """Nodes in touch whose last report does not yet reflect what was last said to them."""

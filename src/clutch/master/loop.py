@@ -58,7 +58,7 @@ class LoopSettings(msgspec.Struct, frozen=True):
     """How long the lead lasts when it is not renewed; it is renewed three times as often."""
     beat_s: float = 1.0
     """At least so often the loop looks at the time, at silent nodes and at what must be said again."""
-    suspect_after_s: float = 4.0
+    suspect_after_s: float = 3.0
     batch_max: int = 500
     queue_max: int = 10_000
     snapshot_rows: int = 20_000
@@ -195,9 +195,10 @@ class Loop:
         return batch
 
     def _due_at(self) -> float | None:
-        """When something falls due though nothing happens: a deadline, or a plan that time alone changes."""
+        """When something falls due though nothing happens: a deadline, a silence, a plan that time alone changes."""
         again = (plan.again_at for plan in self.plans.values())
-        return min((at for at in (self.state.deadlines.next_at(), *again) if at is not None), default=None)
+        moments = (self.state.deadlines.next_at(), self._contacts.next_silence_at(), *again)
+        return min((at for at in moments if at is not None), default=None)
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
