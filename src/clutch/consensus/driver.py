@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import msgspec
+import zmq
 
 from clutch.consensus import configuration as configurations
 from clutch.consensus import snapshots
@@ -98,8 +99,12 @@ class Driver:
         settings = self.settings
         try:
             assert self._transport is not None
-            self._transport.bind(settings.control, settings.bulk)
-            await self.server.listen(Path(settings.socket))
+            try:
+                self._transport.bind(settings.control, settings.bulk)
+                await self.server.listen(Path(settings.socket))
+            except (OSError, zmq.ZMQError) as error:
+                places = f"{settings.control}, {settings.bulk}, {settings.socket}"
+                raise Conflict(f"cannot listen: {error}", object=places, next_step="Choose other addresses.") from error
             self.wake()
             self._loop.set_exception_handler(self._on_bug)
             ticker = asyncio.create_task(self._tick_for_ever())

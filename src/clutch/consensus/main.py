@@ -17,14 +17,16 @@ from pathlib import Path
 import msgspec
 
 from clutch.consensus.driver import Driver, DriverSettings, founding_of
-from clutch.wire.errors import BadRequest, ClutchError
+from clutch.wire.errors import BadRequest, ClutchError, NotAllowed
 
 EXIT_CODES = {"user": 2, "cluster": 3, "bug": 4}
 
 
 def read_settings(path: Path) -> DriverSettings:
-    """The settings in this file. Raises BadRequest."""
+    """The settings in this file. Raises BadRequest, or NotAllowed where others may read the secret key in it."""
     try:
+        if path.stat().st_mode & 0o077:
+            raise NotAllowed("others may read the secret key in it", object=str(path), next_step=f"chmod 600 {path}")
         return msgspec.json.decode(path.read_bytes(), type=DriverSettings)
     except (OSError, msgspec.MsgspecError) as error:
         raise BadRequest(f"the settings cannot be read: {error}", object=str(path)) from error

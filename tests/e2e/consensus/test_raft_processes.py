@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -504,3 +505,21 @@ async def test_a_full_disk_is_told_and_what_was_acknowledged_stays(tmp_path: Pat
     finally:
         group.close()
         await asyncio.to_thread(subprocess.run, ["umount", str(place)], check=True)
+
+
+async def test_settings_that_cannot_work_are_refused(group: ProcessGroup, tmp_path: Path) -> None:
+    await group.leader()
+    member = group.members["r0.1"]
+    taken = msgspec.structs.replace(member.settings, folder=str(tmp_path / "x"), socket=str(tmp_path / "x.sock"))
+    other = type(member)(taken, tmp_path / "other")
+    other.start()
+    assert other.wait() == 2
+    assert msgspec.json.decode(other.last_error())["code"] == "conflict"  # the address is in use
+    for content, mode, code in ((b"{}", 0o600, "bad_request"), (msgspec.json.encode(taken), 0o644, "not_allowed")):
+        file = tmp_path / "settings.json"
+        file.write_bytes(content)
+        file.chmod(mode)
+        command = [sys.executable, "-m", "clutch.consensus.main", str(file)]
+        found = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=30)
+        assert found.returncode == 2
+        assert msgspec.json.decode(found.stderr)["code"] == code
