@@ -18,7 +18,6 @@ from clutch.core.state import State
 from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.ids import LeaseId, MemberId, NodeId, TaskId
-from clutch.wire.specs import OnDeath
 
 Facts = Iterator[f.Fact]
 
@@ -50,6 +49,9 @@ HANDLERS: dict[type[e.Event], Callable[[State, Any, float], Facts]] = {
     e.ReuseLease: leases.reuse,
 }
 
+HAPPENINGS_MAX = 10_000
+"""How much controllers may be told after one event."""
+
 CONTROLLER_HANDLERS: dict[type[e.Event], Callable[[State, Any, News], Facts]] = {
     e.OpenController: controllers.open_controller,
     e.TellController: controllers.tell_controller,
@@ -60,7 +62,13 @@ def decide(state: State, event: e.Event, now: float, rng: Random) -> Facts:
     """What follows from an event. Controllers hear of it after the event itself is decided, one after the other."""
     news: News = []
     yield from _noticing(state, _decide_event(state, event, now, news), news)
+    told = 0
     while news:
+        told += 1
+        if told > HAPPENINGS_MAX:  # somebody answers every answer: the cluster does not go down with it
+            yield f.ControllerClosed(news[0][0], f"it wished without end: {HAPPENINGS_MAX} times after one event")
+            news = [(controller, happening) for controller, happening in news if controller != news[0][0]]
+            continue
         yield from _noticing(state, controllers.tell(state, news, now, rng), news)
 
 
@@ -120,8 +128,7 @@ def _news(state: State, fact: f.Fact) -> tuple[str, c.Happening] | None:
         case f.TaskEnded(task, reason, detail):
             controller = state.tasks[task].controller
             return (controller, c.TaskEnded(task, reason, detail)) if controller else None
-        case f.MemberExited(member) | f.MemberLost(member):
+        case f.MemberWanted(member) if member in state.members:
             owner = state.tasks[member.task]
-            respawns = owner.role(member.role).on_death is OnDeath.RESPAWN
-            return (owner.controller, c.MemberGone(member)) if owner.controller and respawns else None
+            return (owner.controller, c.MemberGone(member)) if owner.controller else None
     return None

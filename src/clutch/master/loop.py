@@ -101,6 +101,7 @@ class Loop:
         self.serving = asyncio.Event()
         self._contacts = Contacts(settings.suspect_after_s, settings.beat_s)
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue(settings.queue_max)
+        self._batch: list[_Pending] = []
         self._snapshot_index = 0
         self._ticked_at = 0.0
         self._lanes: dict[MemberId, e.ReachLanes] = {}
@@ -142,9 +143,21 @@ class Loop:
     async def run(self) -> None:
         """Wait for the lead, restore, and serve. Returns never; raises ``Stale`` when another has taken over."""
         leadership = await self._take_lead()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_lead())
-            group.create_task(self._serve(leadership))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_lead())
+                group.create_task(self._serve(leadership))
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Nobody waits for ever for an answer that will not come. Whether it was carried out, the next master knows."""
+        self.serving.clear()
+        for pending in [*self._batch, *(self._queue.get_nowait() for _ in range(self._queue.qsize()))]:
+            if pending.answer is not None and not pending.answer.done():
+                pending.answer.set_exception(
+                    Unavailable("this master has ended", object="master", next_step="Ask again at another address.")
+                )
 
     async def _take_lead(self) -> Leadership:
         while True:
@@ -170,7 +183,8 @@ class Loop:
         await self._turn([_Pending(begin, None)])
         self.serving.set()
         while True:
-            await self._turn(await self._next_batch())
+            self._batch = await self._next_batch()
+            await self._turn(self._batch)
 
     async def _next_batch(self) -> list[_Pending]:
         """What has come in, or a tick when something is due and nothing has."""

@@ -389,7 +389,7 @@ def decode_fact(
         for old in range(version, known.version):
             fields = upcasters[kind, old](fields)
         return msgspec.convert(fields, known)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(
             f"its bytes do not decode: {error}",
             object=f"journal row of kind {kind}",
