@@ -18,9 +18,9 @@ from statistics import median
 
 import msgspec
 
-from clutch.core.ledger import Ledger
-from clutch.core.plan import Plan, plan
-from clutch.core.quota import QuotaBook
+from clutch.core.scheduling.ledger import Ledger
+from clutch.core.scheduling.plan import Plan, plan
+from clutch.core.scheduling.quota import QuotaBook
 from clutch.wire.ids import NodeId, PoolName, RequestId, TaskId
 from clutch.wire.resources import CUDA, Capacity, Resources, Slot
 from clutch.wire.schedule import Holding, Part, Request, Room

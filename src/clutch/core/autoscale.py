@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from clutch.core.demand import Demand
-from clutch.core.fitting import Rules, fit
-from clutch.core.headroom import Headroom
-from clutch.core.ledger import Ledger, blank_room
-from clutch.core.limits import Limits
-from clutch.core.room_index import Desk
-from clutch.core.waiting_line import turn_of
+from clutch.core.scheduling.demand import Demand
+from clutch.core.scheduling.fitting import Rules, fit
+from clutch.core.scheduling.headroom import Headroom
+from clutch.core.scheduling.ledger import Ledger, blank_room
+from clutch.core.scheduling.limits import Limits
+from clutch.core.scheduling.room_index import Desk
+from clutch.core.scheduling.waiting_line import turn_of
 from clutch.wire.ids import NodeId
 from clutch.wire.schedule import Placement
 from clutch.wire.specs import Autoscale

@@ -17,9 +17,9 @@ from clutch.core.controller import Controller
 from clutch.core.deadlines import Due
 from clutch.core.folds.cluster import wait_for
 from clutch.core.lease import Lease
-from clutch.core.ledger import Ledger
 from clutch.core.member import Member
 from clutch.core.node import Node
+from clutch.core.scheduling.ledger import Ledger
 from clutch.core.state import State, Workload
 from clutch.core.task import Task
 from clutch.wire.errors import Corrupt, TooNew

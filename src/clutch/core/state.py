@@ -19,10 +19,10 @@ from clutch.core.allocation import Allocation
 from clutch.core.controller import Controller
 from clutch.core.deadlines import Deadlines
 from clutch.core.lease import Lease
-from clutch.core.ledger import Ledger
 from clutch.core.member import Member
 from clutch.core.node import Node
-from clutch.core.quota import QuotaBook
+from clutch.core.scheduling.ledger import Ledger
+from clutch.core.scheduling.quota import QuotaBook
 from clutch.core.task import Task
 from clutch.wire.errors import NotFound
 from clutch.wire.ids import LeaseId, MemberId, NodeId, PoolName, RequestId, TaskId, Term

@@ -19,12 +19,12 @@ import msgspec
 from clutch.backends.journal.base import Journal, Maintenance, Views
 from clutch.core.brain import decide
 from clutch.core.controller import Controller
+from clutch.core.decisions.scheduling import schedule
 from clutch.core.fold import apply
 from clutch.core.freezing import freeze, thaw
-from clutch.core.plan import Plan
 from clutch.core.projection import project
 from clutch.core.recorded import Recorded, from_row, to_row
-from clutch.core.scheduling import schedule
+from clutch.core.scheduling.plan import Plan
 from clutch.core.state import State, Touched
 from clutch.core.wanted import may_be_ordered, wanted
 from clutch.master.contacts import Contacts, Heard

@@ -15,10 +15,10 @@ import msgspec
 from clutch.agent import brain as b
 from clutch.core.brain import decide
 from clutch.core.controller import Controller
+from clutch.core.decisions.scheduling import schedule
 from clutch.core.fold import apply
-from clutch.core.plan import Plan
 from clutch.core.recorded import Recorded, from_row, to_row
-from clutch.core.scheduling import schedule
+from clutch.core.scheduling.plan import Plan
 from clutch.core.state import State, Touched
 from clutch.core.story import tell
 from clutch.core.wanted import may_be_ordered, wanted

@@ -350,9 +350,9 @@ AnyFact = (
     | SlotsDisabled | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
     | NodeExcluded | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
     | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
-    | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached | LeaseWanted
-    | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded | ControllerOpened | ControllerNoted
-    | ControllerAlarmed | ControllerClosed
+    | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached
+    | LeaseWanted | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded
+    | ControllerOpened | ControllerNoted | ControllerAlarmed | ControllerClosed
 )  # fmt: skip
 
 FACTS: dict[str, type[Fact]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyFact)}

@@ -12,12 +12,12 @@ from house import House, program_spec, session_spec, trial_spec, workers_spec
 
 from clutch.core import member as members
 from clutch.core.brain import decide
+from clutch.core.decisions.scheduling import schedule
 from clutch.core.fold import apply
 from clutch.core.freezing import freeze, thaw
-from clutch.core.plan import plan
 from clutch.core.projection import project
 from clutch.core.recorded import Recorded, from_row, to_row
-from clutch.core.scheduling import schedule
+from clutch.core.scheduling.plan import plan
 from clutch.core.state import State, Touched
 from clutch.core.wanted import wanted
 from clutch.wire import events as e

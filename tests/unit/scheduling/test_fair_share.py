@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yard import Yard, cell, granted, members, request, room, victims
 
-from clutch.core.shares import Group, fair_shares, fill
+from clutch.core.scheduling.shares import Group, fair_shares, fill
 from clutch.wire.ids import RequestId
 from clutch.wire.schedule import Request, WaitCode
 from clutch.wire.specs import FairSharePolicy, Split

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yard import Yard, could_fit, granted, members, request, room
 
-from clutch.core.demand import Demand
-from clutch.core.fitting import Rules, fit
+from clutch.core.scheduling.demand import Demand
+from clutch.core.scheduling.fitting import Rules, fit
 from clutch.wire.ids import NodeId
 from clutch.wire.schedule import Part, Room
 from clutch.wire.specs import Fit, Split, Spread, Subscription

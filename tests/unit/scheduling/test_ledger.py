@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from yard import Yard, cell, members, request, room
 
-from clutch.core.plan import recheck
+from clutch.core.scheduling.plan import recheck
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.schedule import Holding, Part, Placement

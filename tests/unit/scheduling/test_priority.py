@@ -147,7 +147,7 @@ def test_a_gang_that_is_a_victim_frees_all_its_nodes() -> None:
 
 
 def test_beyond_its_bound_a_pass_lets_only_work_pass_that_can_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    from clutch.core import priority
+    from clutch.core.scheduling import priority
 
     monkeypatch.setattr(priority, "SEARCHES", 3)
     yard = Yard([room("n0", 4), room("n1", 1)])
@@ -375,7 +375,7 @@ class TestLimits:
         assert list(granted(made)) == ["small"] and made.why(RequestId("impossible")).code == WaitCode.TOO_BIG
 
     def test_a_quota_counts_over_all_pools(self) -> None:
-        from clutch.core.ledger import Ledger
+        from clutch.core.scheduling.ledger import Ledger
 
         yard = Yard([room("n0", 8)], {"user:ada": 4})
         other = Yard([room("m0", 8)])

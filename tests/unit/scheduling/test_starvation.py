@@ -104,7 +104,7 @@ def test_a_gang_of_two_roles_is_placed_too(preemption: bool) -> None:
 
 def test_without_reservations_it_would_starve(monkeypatch: pytest.MonkeyPatch) -> None:
     """The history is hard enough: with reservations switched off the same gang never runs."""
-    from clutch.core import priority
+    from clutch.core.scheduling import priority
 
     monkeypatch.setattr(priority, "RESERVATIONS", 0)
     yard = Yard([room(f"n{i}", 4) for i in range(5)], policy=PriorityPolicy(), min_run_s=30.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import product
 
-from clutch.core.ledger import Ledger
-from clutch.core.plan import Plan, plan, recheck
-from clutch.core.quota import QuotaBook
+from clutch.core.scheduling.ledger import Ledger
+from clutch.core.scheduling.plan import Plan, plan, recheck
+from clutch.core.scheduling.quota import QuotaBook
 from clutch.wire.ids import NodeId, PoolName, RequestId, TaskId
 from clutch.wire.resources import CUDA, Capacity, Resources, Slot
 from clutch.wire.schedule import Holding, Interactive, Part, Placement, Request, Room, Waiting

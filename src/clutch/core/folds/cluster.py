@@ -12,9 +12,9 @@ from clutch.core.deadlines import Due
 from clutch.core.folds.indexes import (
     put_node,
 )
-from clutch.core.ledger import Ledger
 from clutch.core.node import Node
 from clutch.core.recorded import Recorded
+from clutch.core.scheduling.ledger import Ledger
 from clutch.core.state import State
 from clutch.wire import facts as f
 from clutch.wire.outcomes import NodeState, NodeWish

@@ -5,8 +5,8 @@ Copies of the books, shared where they can be; never changed.
 
 from __future__ import annotations
 
-from clutch.core.ledger import Ledger
-from clutch.core.room_index import RoomIndex
+from clutch.core.scheduling.ledger import Ledger
+from clutch.core.scheduling.room_index import RoomIndex
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.schedule import Holding, Request
 from clutch.wire.specs import PoolSpec

@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from clutch.core.room_index import Desk, RoomIndex
+from clutch.core.scheduling.room_index import Desk, RoomIndex
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.schedule import Holding, Request

@@ -6,10 +6,10 @@ through with less, or the larger request would starve. It reads the quota book a
 
 from __future__ import annotations
 
-from clutch.core.demand import scopes_of
-from clutch.core.ledger import Ledger
-from clutch.core.quota import group_of, user_scope, workspace_scope
-from clutch.core.waiting_line import Turn, turn_of
+from clutch.core.scheduling.demand import scopes_of
+from clutch.core.scheduling.ledger import Ledger
+from clutch.core.scheduling.quota import group_of, user_scope, workspace_scope
+from clutch.core.scheduling.waiting_line import Turn, turn_of
 from clutch.wire.schedule import Request, WaitCode
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 
-from clutch.core.demand import Demand, line_key, slots_wanted
-from clutch.core.quota import QuotaBook, group_of, user_scope, workspace_scope
+from clutch.core.scheduling.demand import Demand, line_key, slots_wanted
+from clutch.core.scheduling.quota import QuotaBook, group_of, user_scope, workspace_scope
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import RequestId
 from clutch.wire.schedule import Request

@@ -6,7 +6,7 @@ knows no node's state, no priority and no time.
 
 from __future__ import annotations
 
-from clutch.core.quota import group_of, user_scope, workspace_scope
+from clutch.core.scheduling.quota import group_of, user_scope, workspace_scope
 from clutch.wire.ids import NodeId
 from clutch.wire.schedule import Part, Request
 from clutch.wire.specs import Members, Split, Spread

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clutch.core.demand import Demand, is_firm
-from clutch.core.ledger import Ledger
+from clutch.core.scheduling.demand import Demand, is_firm
+from clutch.core.scheduling.ledger import Ledger
 from clutch.wire.schedule import Holding
 
 

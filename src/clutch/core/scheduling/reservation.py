@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clutch.core.demand import Demand, Need
-from clutch.core.fitting import Claim, Rules, fit, units
-from clutch.core.room_index import Desk, RoomIndex
+from clutch.core.scheduling.demand import Demand, Need
+from clutch.core.scheduling.fitting import Claim, Rules, fit, units
+from clutch.core.scheduling.room_index import Desk, RoomIndex
 from clutch.wire.ids import NodeId
 from clutch.wire.specs import Spread
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from clutch.core import member as members
 from clutch.core.decisions import allocations, leases
-from clutch.core.plan import Plan, plan, recheck
+from clutch.core.scheduling.plan import Plan, plan, recheck
 from clutch.core.state import State
 from clutch.wire import facts as f
 from clutch.wire.ids import LeaseId, MemberId, NodeId, PoolName, TaskId

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from clutch.core.demand import is_firm
-from clutch.core.evictable import Evictable, bump
-from clutch.core.fitting import Rules, fit
-from clutch.core.quota import QuotaBook, group_of
-from clutch.core.room_index import Desk, RoomIndex
-from clutch.core.waiting_line import Line, WaitingLines
+from clutch.core.scheduling.demand import is_firm
+from clutch.core.scheduling.evictable import Evictable, bump
+from clutch.core.scheduling.fitting import Rules, fit
+from clutch.core.scheduling.quota import QuotaBook, group_of
+from clutch.core.scheduling.room_index import Desk, RoomIndex
+from clutch.core.scheduling.waiting_line import Line, WaitingLines
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.resources import Capacity, Slot

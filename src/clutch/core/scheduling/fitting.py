@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from clutch.core.demand import Demand, Need
-from clutch.core.packing import Size, choose_nodes, deal_out
-from clutch.core.room_index import Desk, RoomIndex, slots_of
+from clutch.core.scheduling.demand import Demand, Need
+from clutch.core.scheduling.packing import Size, choose_nodes, deal_out
+from clutch.core.scheduling.room_index import Desk, RoomIndex, slots_of
 from clutch.wire.ids import NodeId
 from clutch.wire.schedule import Placement
 from clutch.wire.specs import Fit, Spread

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clutch.core.waiting_line import Turn
+from clutch.core.scheduling.waiting_line import Turn
 from clutch.wire.ids import NodeId, RequestId, TaskId
 from clutch.wire.schedule import Grant, Preemption, WaitCode
 

@@ -15,17 +15,17 @@ from __future__ import annotations
 import heapq
 from enum import Enum
 
-from clutch.core.demand import Demand
-from clutch.core.evictable import and_backfilled_at
-from clutch.core.fitting import Claim, Rules, fit
-from clutch.core.headroom import Headroom
-from clutch.core.ledger import Ledger
-from clutch.core.limits import Limits
-from clutch.core.outcome import Note, Outcome
-from clutch.core.reservation import reserve
-from clutch.core.victims import VictimSearch
-from clutch.core.waiting_line import Line, Turn
-from clutch.core.workbench import Workbench
+from clutch.core.scheduling.demand import Demand
+from clutch.core.scheduling.evictable import and_backfilled_at
+from clutch.core.scheduling.fitting import Claim, Rules, fit
+from clutch.core.scheduling.headroom import Headroom
+from clutch.core.scheduling.ledger import Ledger
+from clutch.core.scheduling.limits import Limits
+from clutch.core.scheduling.outcome import Note, Outcome
+from clutch.core.scheduling.reservation import reserve
+from clutch.core.scheduling.victims import VictimSearch
+from clutch.core.scheduling.waiting_line import Line, Turn
+from clutch.core.scheduling.workbench import Workbench
 from clutch.wire.ids import NodeId, TaskId
 from clutch.wire.schedule import Grant, Placement, Preemption, Request, WaitCode
 from clutch.wire.specs import PriorityPolicy

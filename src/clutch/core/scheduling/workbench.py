@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clutch.core.demand import Demand
-from clutch.core.evictable import and_backfilled_at, is_out
-from clutch.core.fitting import Rules, fit
-from clutch.core.ledger import Ledger
-from clutch.core.room_index import RoomIndex
+from clutch.core.scheduling.demand import Demand
+from clutch.core.scheduling.evictable import and_backfilled_at, is_out
+from clutch.core.scheduling.fitting import Rules, fit
+from clutch.core.scheduling.ledger import Ledger
+from clutch.core.scheduling.room_index import RoomIndex
 from clutch.wire.ids import NodeId, RequestId, TaskId
 from clutch.wire.schedule import Holding, Placement, Request
 

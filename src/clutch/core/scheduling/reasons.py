@@ -8,13 +8,13 @@ subscription bound; there is enough in sum but not in shape; there is not enough
 
 from __future__ import annotations
 
-from clutch.core.demand import Demand, is_firm
-from clutch.core.fitting import Rules, fit
-from clutch.core.outcome import Outcome
-from clutch.core.quota import group_of, user_scope, workspace_scope
-from clutch.core.room_index import RoomIndex
-from clutch.core.snapshot import Snapshot
-from clutch.core.waiting_line import turn_of
+from clutch.core.scheduling.demand import Demand, is_firm
+from clutch.core.scheduling.fitting import Rules, fit
+from clutch.core.scheduling.outcome import Outcome
+from clutch.core.scheduling.quota import group_of, user_scope, workspace_scope
+from clutch.core.scheduling.room_index import RoomIndex
+from clutch.core.scheduling.snapshot import Snapshot
+from clutch.core.scheduling.waiting_line import turn_of
 from clutch.wire.ids import NodeId, TaskId
 from clutch.wire.schedule import Request, WaitCode
 

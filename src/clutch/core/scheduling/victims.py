@@ -15,11 +15,11 @@ from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
-from clutch.core.demand import Demand, is_firm
-from clutch.core.evictable import and_backfilled_at, is_out
-from clutch.core.fitting import Rules, fit, hosts, units
-from clutch.core.room_index import Desk, RoomIndex
-from clutch.core.workbench import Workbench
+from clutch.core.scheduling.demand import Demand, is_firm
+from clutch.core.scheduling.evictable import and_backfilled_at, is_out
+from clutch.core.scheduling.fitting import Rules, fit, hosts, units
+from clutch.core.scheduling.room_index import Desk, RoomIndex
+from clutch.core.scheduling.workbench import Workbench
 from clutch.wire.ids import NodeId
 from clutch.wire.schedule import Holding, Placement, Request
 from clutch.wire.specs import Spread

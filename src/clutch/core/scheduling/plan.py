@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clutch.core.fair_share import plan_fair_share
-from clutch.core.ledger import Ledger, refused_by, slots_held
-from clutch.core.limits import Limits
-from clutch.core.outcome import Outcome
-from clutch.core.priority import plan_priority
-from clutch.core.reasons import Reasons
-from clutch.core.snapshot import Snapshot
-from clutch.core.waiting_line import turn_of
+from clutch.core.scheduling.fair_share import plan_fair_share
+from clutch.core.scheduling.ledger import Ledger, refused_by, slots_held
+from clutch.core.scheduling.limits import Limits
+from clutch.core.scheduling.outcome import Outcome
+from clutch.core.scheduling.priority import plan_priority
+from clutch.core.scheduling.reasons import Reasons
+from clutch.core.scheduling.snapshot import Snapshot
+from clutch.core.scheduling.waiting_line import turn_of
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
 from clutch.wire.schedule import Grant, Preemption, Waiting
