@@ -108,14 +108,14 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class PriorityPolicy(msgspec.Struct, frozen=True, tag="priority", forbid_unknown_fields=True):
-    """Strict priority, FIFO inside one; see ``core/priority.py``."""
+    """Strict priority, FIFO inside one; see ``core/scheduling/priority.py``."""
 
     preemption: bool = True
     backfill: bool = True
 
 
 class FairSharePolicy(msgspec.Struct, frozen=True, tag="fair_share", forbid_unknown_fields=True):
-    """Max-min fair by weight; see ``core/fair_share.py``."""
+    """Max-min fair by weight; see ``core/scheduling/fair_share.py``."""
 
     preemption: bool = True
 
