@@ -51,6 +51,8 @@ class Cluster:
         self.acknowledged_steps: dict[TaskId, int] = {}
         self.winding_up = False
         self.loops: list[VirtualLoop] = []
+        self.power_fails_for_s = 0.0
+        """Above 0: the next commit is cut in the middle, and every master with it."""
         self.fired: dict[FaultKind, int] = {}
         self.notes: list[tuple[float, str]] = []
         """What went wrong when, in words."""
@@ -129,6 +131,8 @@ class Cluster:
             case FaultKind.DISK_FULL if master:
                 master.disk_full = True
                 after(fault.lasts_s, lambda: setattr(master, "disk_full", False))
+            case FaultKind.POWER_CUT:
+                self.power_fails_for_s = fault.lasts_s
             case FaultKind.CUT_MASTERS if master:
                 master.cut_from_journal = True
                 after(fault.lasts_s, lambda: setattr(master, "cut_from_journal", False))
@@ -155,6 +159,22 @@ class Cluster:
             case _:
                 self.fired[fault.kind] -= 1
 
+    def power_cut(self, batch: Batch) -> None:
+        """The journal's machine goes down while a batch is being written: some of its bytes have reached the disk.
+        What was there before must be whole afterwards, and nothing of the batch."""
+        lasts_s, self.power_fails_for_s = self.power_fails_for_s, 0.0
+        for master in self.masters.values():
+            master.crash()
+            self.world.after(lasts_s, master.start)
+        kept, size = self.store.last_index, len(self.store.serialise())
+        self.store.write(batch)
+        torn_bytes = self.world.chance("power").randint(1, len(self.store.serialise()) - size)
+        self.store.become(self.store.torn(torn_bytes))
+        if self.store.last_index != kept:
+            self.promises.break_(
+                "P1", f"{kept} rows were durable before a power cut, {self.store.last_index} after", ""
+            )
+
     def _mend(self, node: NodeId) -> None:
         for host in [*self.master_hosts, "people"]:
             self.network.mend(node, host)
@@ -168,6 +188,7 @@ class Cluster:
 
     def mend_everything(self) -> None:
         self.winding_up = True
+        self.power_fails_for_s = 0.0
         self.network.mend_all()
         self.network.weather = FAIR
         for master in self.masters.values():
@@ -278,6 +299,9 @@ class _Disk:
     async def before_commit(self, batch: Batch) -> None:
         master = self.master
         await asyncio.sleep(master.chance.uniform(0.0002, 0.004))
+        if master.cluster.power_fails_for_s:
+            master.cluster.power_cut(batch)
+            await asyncio.Event().wait()  # this process is no more
         if master.disk_full:
             raise DiskFull("no space left", object="journal", next_step="Free some.")
         if master.cut_from_journal:

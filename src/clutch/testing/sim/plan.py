@@ -22,9 +22,16 @@ class FaultKind(StrEnum):
     CUT_ONE_WAY = "one-way cut"
     CUT_MASTERS = "masters cut from the journal"
     DISK_FULL = "journal disk full"
+    POWER_CUT = "power cut at the journal"
 
 
-MASTER_FAULTS = (FaultKind.MASTER_CRASH, FaultKind.MASTER_STOP, FaultKind.DISK_FULL, FaultKind.CUT_MASTERS)
+MASTER_FAULTS = (
+    FaultKind.MASTER_CRASH,
+    FaultKind.MASTER_STOP,
+    FaultKind.DISK_FULL,
+    FaultKind.CUT_MASTERS,
+    FaultKind.POWER_CUT,
+)
 
 
 class Fault(msgspec.Struct, frozen=True):

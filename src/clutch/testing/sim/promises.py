@@ -74,7 +74,8 @@ class Promises:
                     self.break_("P4", f"{task} fell back from step {self.truth.steps[task]} to {step}", task)
             case f.AllocationEnding(task, _, Verdict.EVICTED):
                 leave = state.allocations[task].leave
-                if leave is not None and recorded.at < leave.deadline:
+                somebody = any(m.state in members.PRESENT for m in state.members_of(task))
+                if leave is not None and somebody and recorded.at < leave.deadline:
                     self.break_("P4", f"{task} was evicted {leave.deadline - recorded.at:.1f} s early", task)
             case f.LeaseReclaimed(lease):
                 if recorded.cause == "scheduler" and state.leases[lease].state is LeaseState.HELD:
