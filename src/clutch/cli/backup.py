@@ -28,7 +28,7 @@ def backup(journal: Journal, file: File, as_json: Json = False) -> None:
     from clutch.backends.journal.opening import open_journal
 
     async def copy() -> Summary:
-        opened = await open_journal(journal)
+        opened = await open_journal(journal, must_exist=True)
         try:
             return await files.backup(opened, file)
         finally:

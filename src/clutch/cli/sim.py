@@ -51,6 +51,22 @@ def run_command(
         raise typer.Exit(1)
 
 
+@app.command("save")
+def save_command(
+    journal: Annotated[str, typer.Argument(help="An empty one: sqlite:///FILE, a path, or postgresql://...")],
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which simulation.")],
+    nodes: Nodes = None,
+    faults: Faults = True,
+) -> None:
+    """Keep the journal of a simulated cluster in a real store: to look at, to back up, to try a release on."""
+    import asyncio
+
+    from clutch.testing.sim.run import save
+
+    asyncio.run(save(seed, journal, nodes=nodes, faults=faults))
+    typer.echo(f"Saved the journal of seed {seed} in {journal}.")
+
+
 @app.command("story")
 def story_command(
     subject: Annotated[str, typer.Argument(help="A task, node, lease or member of that simulation.")],

@@ -120,8 +120,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._run(handle)
 
     def _run(self, handle: asyncio.Handle) -> None:
+        around = events._get_running_loop()  # a simulation may be run from a coroutine
         events._set_running_loop(self)
         try:
             handle._run()
         finally:
-            events._set_running_loop(None)
+            events._set_running_loop(around)

@@ -47,6 +47,24 @@ def test_sim_story() -> None:
     assert as_json == out.stdout.splitlines()
 
 
+def test_a_saved_journal_is_backed_up_and_restored_as_the_next_generation(tmp_path: Path) -> None:
+    first, second, file = (str(tmp_path / name) for name in ("first.db", "second.db", "copy"))
+    assert clutch("sim", "save", "--seed", "3", first).returncode == 0
+    again = clutch("sim", "save", "--seed", "3", first)
+    assert again.returncode == 2 and "empty" in again.stderr
+    made = json.loads(clutch("backup", "--journal", first, file, "--json").stdout)
+    filled = json.loads(clutch("restore", "--journal", second, file, "--json").stdout)
+    assert filled["origin"]["last_index"] == made["origin"]["last_index"] > 100
+    assert filled["origin"]["generation"] == made["origin"]["generation"] + 1
+
+
+def test_a_journal_that_is_not_there_is_not_backed_up(tmp_path: Path) -> None:
+    out = clutch("backup", "--journal", str(tmp_path / "nothing.db"), str(tmp_path / "copy"))
+    assert out.returncode == 2
+    assert "no journal" in out.stderr
+    assert not list(tmp_path.iterdir()), "nothing was made"
+
+
 def test_errors_say_cause_object_and_next_step() -> None:
     out = clutch("sim", "story", "--seed", "7", "nobody")
     assert out.returncode == 2

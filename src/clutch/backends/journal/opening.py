@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
 from clutch.backends.journal.base import FullJournal
 from clutch.backends.journal.memory import MemoryJournal, MemoryStore
-from clutch.wire.errors import BadRequest
+from clutch.wire.errors import BadRequest, NotFound
 
 _KNOWN = "Use memory:, sqlite:///FILE, a path, or postgresql://USER:PASSWORD@HOST/DATABASE."
 
 
-async def open_journal(url: str) -> FullJournal:
-    """The journal at this address, created or brought to this release's schema if need be.
+async def open_journal(url: str, *, must_exist: bool = False) -> FullJournal:
+    """The journal at this address, created (unless it must exist) or brought to this release's schema if need be.
 
     ``sqlite:///FILE`` is relative to the working folder and ``sqlite:////FILE`` absolute, as everywhere.
     """
@@ -27,15 +28,17 @@ async def open_journal(url: str) -> FullJournal:
     if scheme == "sqlite" and colon:
         if not rest.startswith("///") or len(rest) == 3:
             raise BadRequest("no file in the journal's address", object=url, next_step=_KNOWN)
-        return await _open_sqlite(Path(rest[3:]))
+        return await _open_sqlite(Path(rest[3:]), must_exist)
     if "://" in url:
         raise BadRequest(f"there is no way to keep a journal in {scheme!r}", object=scheme, next_step=_KNOWN)
-    return await _open_sqlite(Path(url))
+    return await _open_sqlite(Path(url), must_exist)
 
 
-async def _open_sqlite(path: Path) -> FullJournal:
+async def _open_sqlite(path: Path, must_exist: bool) -> FullJournal:
     from clutch.backends.journal.sqlite import SqliteJournal
 
+    if must_exist and not await asyncio.to_thread(path.exists):
+        raise NotFound("there is no journal in this file", object=str(path), next_step="Look for its path again.")
     return await SqliteJournal.open(path)
 
 

@@ -7,6 +7,8 @@ import traceback
 
 import msgspec
 
+from clutch.backends.journal.memory import MemoryJournal
+from clutch.backends.journal.opening import open_journal
 from clutch.core import story
 from clutch.core.recorded import Recorded
 from clutch.testing.sim.cluster import Cluster, Kit
@@ -129,6 +131,21 @@ def tell(seed: int, subject: str, *, nodes: int | None = None, faults: bool = Tr
         cluster.close()
     lines = story_of(cluster.truth.history, subject)
     return [*lines, ending] if ending else lines
+
+
+async def save(seed: int, url: str, *, nodes: int | None = None, faults: bool = True) -> None:
+    """Let a seed happen and put its journal, as its masters left it, into an empty one at ``url``."""
+    cluster = Cluster(make_plan(seed, nodes=nodes, faults=faults))
+    try:
+        live(cluster)
+    finally:
+        cluster.close()
+    target = await open_journal(url)
+    try:
+        async with MemoryJournal(cluster.store).export() as (origin, chunks):
+            await target.adopt(origin, [chunk async for chunk in chunks])
+    finally:
+        await target.close()
 
 
 def story_of(history: list[Recorded], subject: str) -> list[str]:
