@@ -225,6 +225,8 @@ class Loop:
         if recorded:
             views = project(self.state, touched)
             await self._persist(Batch(rows=tuple(to_row(r) for r in recorded), views=views))
+        elif any(pending.answer is not None for pending in batch):
+            await self.journal.renew(self.settings.lead_s)  # only a leader may say that something is not so
         self._act(touched)
         self._answer(batch)
         await self._snapshot()

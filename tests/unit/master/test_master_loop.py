@@ -279,6 +279,20 @@ def test_a_master_that_slept_through_its_replacement_ends_and_says_nothing(house
     assert house.folded() == freeze(two.loop.state).payload
 
 
+def test_a_master_that_was_replaced_does_not_say_what_is_not_so(house: House) -> None:
+    """It has not heard of what its successor decided: its "no such task" would be a lie."""
+    one = house.master("a", lead_s=3.0)
+    one.does(e.PutPool(pool=PoolSpec(POOL)))
+    one.process.stop()
+    two = house.master("b", lead_s=3.0)
+    house.pass_time(5.0)
+    two.does(e.Submit(task=TaskId("new"), spec=spec("new")))
+    asked = one.ask(e.Kill(task=TaskId("new")))
+    one.process.resume()
+    house.pass_time(0.5)
+    assert isinstance(asked.exception(), Unavailable)
+
+
 def test_a_batch_under_way_when_another_takes_over_is_refused(house: House) -> None:
     one = house.master("a", lead_s=3.0)
     one.does(e.PutPool(pool=PoolSpec(POOL)))
