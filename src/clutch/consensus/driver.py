@@ -88,6 +88,7 @@ class Driver:
             self.server = Server(self)
             seed = int.from_bytes(os.urandom(8), "big")
             self.member = Member(log, self, Nature(settings.limits, Random(seed), Rules()))
+            self._transport.on_gone = self.member.raft.report_gone
         except BaseException:
             self._close()
             raise

@@ -226,6 +226,15 @@ class Raft:
         if progress is not None:
             progress.unreachable()
 
+    def report_gone(self, peer: RaftId) -> None:
+        """The connection to a peer broke. If it led, do not wait out the silence: its process has probably ended.
+
+        A hint and no more: whoever stands too early asks first, and is refused by those who still hear the leader.
+        """
+        s = self.state
+        if s.leader == peer and s.role is Role.FOLLOWER:
+            s.elapsed = max(s.elapsed, s.limits.election_ticks)
+
     # ----------------------------------------------------------------------------------------------- out
 
     def ready(self) -> Ready | None:

@@ -37,6 +37,7 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
 )
 _ZAP = "inproc://zeromq.zap.01"
 
@@ -114,6 +115,7 @@ class Transport:
         self._verdicts: dict[tuple[bytes, str], ClutchError | None] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._zap.FD, self._on_zap)
+        self.on_gone: Callable[[RaftId], None] = lambda peer: None  # told when a connection to a peer breaks
         self.refused: list[ClutchError] = []  # whom this member would not listen to, lately
         self.refused_by: dict[RaftId, ClutchError] = {}  # who would not listen to this member
         self.dropped = 0
@@ -322,6 +324,9 @@ class Transport:
                 event = recv_monitor_message(monitor, zmq.NOBLOCK)
                 if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self.refused_by.pop(peer.address.id, None)
+                    continue
+                if event["event"] == zmq.EVENT_DISCONNECTED:
+                    self.on_gone(peer.address.id)
                     continue
                 peer.retry_in = peer.retry_in or RETRY_REFUSED_POLLS
                 self.refused_by[peer.address.id] = NotAllowed(

@@ -125,7 +125,8 @@ class Wal:
     def _read_segment(self, segment: int, fold: Fold | None, last: bool) -> Fold:
         name = _name(segment)
         data = self._files.read(name)
-        number = self._first_number(data) if fold is None else self._number
+        # Segments before the first one may be gone: its own head says where numbers begin.
+        number = frames.number_of(data) if fold is None else self._number
         scan = frames.scan(data, number, self._seed, name)
         head = scan.records[0] if scan.records else None
         if not isinstance(head, SegmentHead):
@@ -147,10 +148,6 @@ class Wal:
         if scan.ending == "torn":
             self._put(name, data[: scan.end], len(data))
         return fold
-
-    def _first_number(self, data: bytes) -> int:
-        """Where the numbers begin: segments before this one may be gone."""
-        return int.from_bytes(data[12:20], "little")
 
     def _check_head(self, head: SegmentHead, segment: int, size: int, name: str) -> None:
         mine = self.identity
@@ -201,11 +198,11 @@ class Wal:
             del self._segments[segment]
 
     def _write(self, record: Batch | Compacted) -> int:
-        frame = frames.encode(record, self._number, self._seed)
+        frame = frames.encode(record, self._number, self._seed, self._offset)
         size = _size(frame)
         if self._offset + size > self._size:
             self._roll(size)
-            frame = frames.encode(record, self._number, self._seed)
+            frame = frames.encode(record, self._number, self._seed, self._offset)
         self._files.write(self.current, self._offset, *frame)
         self._offset += size
         self._number += 1
@@ -220,10 +217,11 @@ class Wal:
         head = SegmentHead(
             identity.group, identity.me, identity.birth, segment, 0, self._hard_state, self._snapshot, self._base
         )
-        room = need + 2 * _size(frames.encode(head, self._number, self._seed))
+        room = need + 2 * _size(frames.encode(head, self._number, self._seed, 0))
         if room > size:
             size = -(-room // limits.segment_bytes) * limits.segment_bytes
-        frame = b"".join(frames.encode(msgspec.structs.replace(head, size_bytes=size), self._number, self._seed))
+        head = msgspec.structs.replace(head, size_bytes=size)
+        frame = b"".join(frames.encode(head, self._number, self._seed, 0))
         name = _name(segment)
         # Made aside and renamed when whole: a segment without a head is therefore always damage, never an accident.
         self._put(name, frame, size)

@@ -46,6 +46,7 @@ class Faults:
             (4, "weather", self.weather),
             (4, "slow follower", self.slow_follower),
             (4, "slow disk", self.slow_disk),
+            (3, "broken connection", self.broken_connection),
             (3, "disk full", self.disk_full),
             (5, "snapshot", self.snapshot),
             (3, "transfer", self.transfer),
@@ -204,6 +205,16 @@ class Faults:
         self.world.network.weather = self._chance.choice([FAIR, FOUL, STORM])
         return True
 
+    def broken_connection(self) -> bool:
+        """Somebody thinks that its leader is gone, and is wrong."""
+        machine = self._anyone()
+        if machine is None or machine.member is None:
+            return False
+        raft = machine.member.raft
+        if raft.state.leader is not None:
+            raft.report_gone(raft.state.leader)
+        return True
+
     def slow_follower(self) -> bool:
         machine = self._anyone()
         if machine is None:
@@ -292,6 +303,9 @@ class Faults:
         self.world.world.after(self._chance.uniform(0.05, 1.5), machine.start)
 
     def on_death(self, machine: Machine) -> None:
+        for other in self.world.machines_up():
+            if other.member is not None and self._chance.random() < 0.5:  # its connection broke, and that was noticed
+                other.member.raft.report_gone(machine.id)
         if machine.wants_up:
             self._restart_later(machine)
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from clutch.consensus import frames
 from clutch.consensus.replicated_log import ReplicatedLog
 from clutch.consensus.state import Limits
 from clutch.consensus.transport import new_keys
 from clutch.testing.raft_processes import ProcessGroup
 from clutch.wire.errors import ClutchError, DiskFull, NotFound, NotLeader, TooLarge
-from clutch.wire.raft import Applied, Entry, RaftId, Restore
+from clutch.wire.raft import Applied, Entry, EntryKind, RaftId, Restore
 
 
 @pytest.fixture
@@ -149,9 +150,13 @@ async def test_a_torn_last_write_is_cut_and_the_member_goes_on(group: ProcessGro
     segment = _current_segment(group.members[victim].folder)
     data = bytearray(segment.read_bytes())
     end = len(bytes(data).rstrip(b"\0"))
-    # A write that the power cut stopped: the head of a frame and half of what it announces, then zeros.
-    number = int.from_bytes(data[12:20], "little") + 10_000
-    torn = b"CLW\x01" + (900).to_bytes(4, "little") + os.urandom(4) + number.to_bytes(8, "little") + os.urandom(450)
+    # A write that the power cut stopped: the first half of a frame, then zeros.
+    identity = msgspec.msgpack.decode((group.members[victim].folder / "identity").read_bytes()[4:])
+    seed = frames.birth_seed(identity["identity"]["birth"])
+    first = frames.number_of(bytes(data))
+    number = first + len(frames.scan(bytes(data), first, seed, "segment").records)
+    batch = frames.Batch(None, [Entry(99, 1, EntryKind.DATA, os.urandom(900), "torn")])
+    torn = b"".join(frames.encode(batch, number, seed, end))[:450]
     data[end : end + len(torn)] = torn
     segment.write_bytes(bytes(data))
     group.members[victim].start()

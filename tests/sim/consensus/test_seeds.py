@@ -43,7 +43,17 @@ def test_seeds_find_nothing() -> None:
             fired[name] = fired.get(name, 0) + count
     # A fault that a run plans must have fired, or the run proves nothing about it.
     planned = ["crash", "crash all", "crash leader", "partition", "one-way cut", "disk full", "slow disk"]
-    planned += ["slow follower", "snapshot", "transfer", "replace", "grow", "coup", "ambush", "weather"]
+    planned += [
+        "slow follower",
+        "snapshot",
+        "transfer",
+        "replace",
+        "grow",
+        "coup",
+        "ambush",
+        "weather",
+        "broken connection",
+    ]
     assert [name for name in planned if not fired.get(name)] == []
     assert sum(o.acknowledged for o in outcomes) > 3_000
     assert sum(o.reads for o in outcomes) > 1_000

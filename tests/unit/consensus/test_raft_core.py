@@ -299,3 +299,19 @@ def test_a_configuration_rules_from_its_entry_on_and_goes_with_it() -> None:
     assert log.configuration_at(1) == ONE
     log.merge((entry(2, 2),))
     assert log.configuration == ONE
+
+
+def test_a_broken_connection_to_the_leader_is_a_hint_only() -> None:
+    raft = make()
+    raft.step(Heartbeat("g", B, A, 1, 0))
+    settle(raft)
+    raft.report_gone(C)
+    assert raft.state.hears_leader
+    raft.report_gone(B)
+    assert not raft.state.hears_leader  # it would vote for another now, and soon stands itself
+    for _ in range(LIMITS.election_ticks):
+        raft.tick()
+    assert raft.state.role is Role.PRE_CANDIDATE
+    assert raft.state.term == 1
+    raft.step(Heartbeat("g", B, A, 1, 0))
+    assert (raft.state.role, raft.state.leader) == (Role.FOLLOWER, B)

@@ -137,6 +137,34 @@ def test_a_flipped_bit_is_never_taken_for_a_log(files: DiskFiles, place: float, 
     assert contents(files.folder) == before
 
 
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data(), zeros=st.booleans())
+def test_sectors_that_never_arrived_are_told_from_rot(files: DiskFiles, data: st.DataObject, zeros: bool) -> None:
+    """A disk writes sectors in any order. Data that is itself zeros makes rot look like such a tear, and is told apart."""
+    for name in files.names():
+        files.remove(name)
+    wal, _ = Wal.create(files, IDENTITY, FIRST, Limits())
+    kept = entries(1, 3)
+    wal.append(Batch(HardState(1, A, 0), kept))
+    begin = len(files.read(wal.current).rstrip(b"\0"))
+    size = data.draw(st.sampled_from([3_000, 50_000]))
+    content = bytes(size) if zeros else os.urandom(size)
+    wal.append(Batch(HardState(1, A, 0), [Entry(4, 1, EntryKind.DATA, content, "k4")]))
+    whole = files.read(wal.current)
+    end = len(whole.rstrip(b"\0"))
+    place = data.draw(st.integers(begin, end - 1))
+    flipped = whole[:place] + bytes([whole[place] ^ 2]) + whole[place + 1 :]
+    files.write(wal.current, 0, flipped)
+    with pytest.raises((Corrupt, TooNew)):
+        Wal.open(files, IDENTITY, Limits())
+    sector = data.draw(st.integers(begin // 512, (end - 1) // 512))
+    low, high = max(begin, 512 * sector), min(end, 512 * sector + 512)
+    missing = whole[:low] + bytes(high - low) + whole[high:]
+    if missing != whole:
+        files.write(wal.current, 0, missing)
+        assert Wal.open(files, IDENTITY, Limits())[1].entries == kept
+
+
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "missing first", "missing middle", "swapped", "grown"])
 def test_damaged_segments_are_refused(files: DiskFiles, damage: str) -> None:
     fill(files, 120)
