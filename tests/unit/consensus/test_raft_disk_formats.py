@@ -140,7 +140,7 @@ def test_a_flipped_bit_is_never_taken_for_a_log(files: DiskFiles, place: float, 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), zeros=st.booleans())
 def test_sectors_that_never_arrived_are_told_from_rot(files: DiskFiles, data: st.DataObject, zeros: bool) -> None:
-    """A disk writes sectors in any order. Data that is itself zeros makes rot look like such a tear, and is told apart."""
+    """A disk writes sectors in any order. Rot in data that is itself zeros looks much the same, and is told apart."""
     for name in files.names():
         files.remove(name)
     wal, _ = Wal.create(files, IDENTITY, FIRST, Limits())
