@@ -1,0 +1,1 @@
+"""Large bytes under names: checkpoints, notebook chunks, parameters, code bundles."""

@@ -1,0 +1,279 @@
+"""Local files as blobs need them: copied and hashed at once, errors with names, a download that can go on.
+
+Everything here blocks and runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from clutch.backends.blobs.base import Progress
+from clutch.wire.errors import BadRequest, Conflict, Corrupt, DiskFull, NotAllowed, NotFound, Unavailable
+
+Result = TypeVar("Result")
+
+CHUNK_BYTES = 4 << 20
+_RING = 4
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class Stop:
+    """Says to a thread that nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def check(self) -> None:
+        if self._event.is_set():
+            raise Unavailable("the caller gave up", object="blob", next_step="Call again; it goes on where it stopped.")
+
+
+async def in_thread(call: Callable[[Stop], Result]) -> Result:
+    """The call's result; when this task is cancelled the call is told to stop at its next chunk."""
+    stop = Stop()
+    try:
+        return await asyncio.to_thread(call, stop)
+    finally:
+        stop.set()
+
+
+@contextmanager
+def typed(subject: str) -> Iterator[None]:
+    """Errors of the operating system, as errors of ours about ``subject``."""
+    try:
+        yield
+    except OSError as error:
+        raise _typed(error, subject) from error
+
+
+def _typed(error: OSError, subject: str) -> Exception:
+    said = error.strerror or str(error)
+    if error.errno in FULL:
+        return DiskFull(said, object=subject, next_step="Free space or raise the limit; nothing was changed.")
+    if error.errno in _FORBIDDEN:
+        return NotAllowed(said, object=subject, next_step="Give this user the right to read and write there.")
+    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
+        return Conflict(
+            "a folder has this name, or a blob has the name of a folder of it",
+            object=subject,
+            next_step="Use another key, or delete the other blob.",
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return BadRequest(said, object=subject, next_step="Use a shorter name.")
+    return Unavailable(said, object=subject, next_step="See whether the folder is still there and its disk is sound.")
+
+
+class Source:
+    """A user's file, open to be read; it must not change meanwhile."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.descriptor = descriptor
+        self.path = path
+        self._before = os.fstat(descriptor)
+        self.size_bytes = self._before.st_size
+
+    def check_unchanged(self) -> None:
+        now = os.fstat(self.descriptor)
+        if (self._before.st_size, self._before.st_mtime_ns) != (now.st_size, now.st_mtime_ns):
+            raise Conflict(
+                "the file changed while it was read",
+                object=f"file {self.path}",
+                next_step="Finish writing it, then call again.",
+            )
+
+    def identity(self, key: str) -> str:
+        """A name for the wish to put this very file under this key: the same after a crash, another after a change."""
+        found = self._before
+        parts = (os.uname().nodename, self.path.resolve(), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return hashlib.sha256("\0".join(map(str, (*parts, key))).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def source(path: Path) -> Iterator[Source]:
+    """A regular file that this process may read."""
+    subject = f"file {path}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError as missing:
+        raise NotFound("no such file", object=subject, next_step="Check the path.") from missing
+    except OSError as error:
+        raise _typed(error, subject) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadRequest("not a regular file", object=subject, next_step="Give a file; a folder goes file by file.")
+        yield Source(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def locked(descriptor: int) -> bool:
+    """Take the file for this process alone, until it is closed. False if another has it or locks are not to be had."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def claim(path: Path) -> tuple[int, Path]:
+    """An open file that nobody else writes, and where it is: at ``path`` with what it holds, or a new one."""
+    descriptor = _create(path)
+    if locked(descriptor) and _is_at(descriptor, path):
+        return descriptor, path
+    os.close(descriptor)
+    other = path.with_name(f".{uuid.uuid4().hex}{path.suffix}")
+    descriptor = _create(other)
+    locked(descriptor)
+    return descriptor, other
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether this file still has this name and no other; it may have been published while we waited."""
+    ours = os.fstat(descriptor)
+    try:
+        there = path.lstat()
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino) and ours.st_nlink == 1
+
+
+def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+class Copy:
+    """Bytes on their way from a file into another, hashed in a second thread while they are written."""
+
+    def __init__(self, progress: Progress | None, stop: Stop) -> None:
+        self.digest = hashlib.sha256()
+        self.size_bytes = 0
+        self.reused_bytes = 0
+        self._progress = progress
+        self._stop = stop
+
+    def reuse(self, count: int) -> None:
+        """So many bytes are there from an earlier try, and in the digest."""
+        self.size_bytes = self.reused_bytes = count
+        if count:
+            self.tell()
+
+    def tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.size_bytes, self.reused_bytes)
+
+    def run(self, origin: int, target: int, stop_at: int) -> None:
+        """Copy from ``size_bytes`` up to ``stop_at`` or the origin's end, both files being read and written there."""
+        ring = [memoryview(bytearray(min(CHUNK_BYTES, max(1, stop_at)))) for _ in range(_RING)]
+        pending: list[Future[None] | None] = [None] * _RING
+        turn = 0
+        with ThreadPoolExecutor(1) as hasher:
+            while self.size_bytes < stop_at:
+                self._stop.check()
+                waiting = pending[turn]
+                if waiting is not None:
+                    waiting.result()
+                room = ring[turn][: stop_at - self.size_bytes]
+                count = os.preadv(origin, [room], self.size_bytes)
+                if not count:
+                    break
+                pending[turn] = hasher.submit(self.digest.update, room[:count])
+                _write_at(target, room[:count], self.size_bytes)
+                self.size_bytes += count
+                self.tell()
+                turn = (turn + 1) % _RING
+
+
+def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
+    while content:
+        count = os.pwrite(descriptor, content, offset)
+        content, offset = content[count:], offset + count
+
+
+class Landing:
+    """A file being downloaded, beside its final name; what is there of it is taken up again.
+
+    Its name holds the blob's hash, so a newer blob never continues an older one. Two processes that fetch the same blob
+    to the same place do not share a landing.
+    """
+
+    def __init__(self, path: Path, sha256: str, progress: Progress | None, stop: Stop | None = None) -> None:
+        self.copy = Copy(progress, stop or Stop())
+        self._path = path
+        self._sha256 = sha256
+        self._subject = f"file {path}"
+        self._named = False
+        with typed(self._subject):
+            self.descriptor, self._aside = claim(path.with_name(f".{path.name[:40]}.{sha256[:16]}.part"))
+
+    def resume(self, unit: int, size_bytes: int) -> int:
+        """Hash what is there, in whole units, and return where to go on."""
+        with typed(self._subject):
+            there = min(os.fstat(self.descriptor).st_size, size_bytes)
+            there -= there % unit
+            done = 0
+            while done < there:
+                chunk = os.pread(self.descriptor, min(CHUNK_BYTES, there - done), done)
+                self.copy.digest.update(chunk)
+                done += len(chunk)
+            os.ftruncate(self.descriptor, there)
+            self.copy.reuse(there)
+        return there
+
+    def restart(self) -> None:
+        with typed(self._subject):
+            os.ftruncate(self.descriptor, 0)
+        self.copy.digest = hashlib.sha256()
+        self.copy.reuse(0)
+
+    def write(self, content: memoryview) -> None:
+        """The next bytes, hashed."""
+        self.copy.digest.update(content)
+        with typed(self._subject):
+            _write_at(self.descriptor, content, self.copy.size_bytes)
+        self.copy.size_bytes += len(content)
+        self.copy.tell()
+
+    @property
+    def is_sound(self) -> bool:
+        return self.copy.digest.hexdigest() == self._sha256
+
+    def finish(self, key: str) -> None:
+        """Give the file its name, if it is what was stored. ``Corrupt`` otherwise, and nothing is left."""
+        with typed(self._subject):
+            if not self.is_sound:
+                raise corrupt(key, "its bytes do not have the hash they were stored with")
+            self._aside.replace(self._path)
+            self._named = True
+
+    def close(self, *, keep: bool) -> None:
+        """``keep`` leaves what was fetched for the next try."""
+        if not keep and not self._named:
+            with suppress(OSError):
+                self._aside.unlink(missing_ok=True)
+        os.close(self.descriptor)
+
+
+def corrupt(key: str, cause: str) -> Corrupt:
+    return Corrupt(cause, object=f"blob {key}", next_step="Put it again, or use an older one; nothing was changed.")
