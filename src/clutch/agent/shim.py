@@ -23,6 +23,7 @@ import sys
 import time
 
 LOCK, WAKE, ORDERS, SPEC, STARTED, EXIT, OUTPUT = "lock", "wake", "orders", "spec", "started", "exit", "output"
+RESERVE = ".reserve"
 LOCK_FD, WAKE_FD, ORDERS_FD = 3, 4, 5
 """Where the starter hands over the open lock and both FIFOs; the launch is on standard input."""
 
@@ -38,8 +39,13 @@ PIPE_BYTES = 512 * 1024
 LINGER_S = 0.2
 """How long processes that outlive the command may still write (``> >(tee log)``) before they are ended."""
 REAP_EVERY_MS, SWEEP_EVERY_MS = 1000, 5
+RESERVE_BYTES = 16 * 1024
+"""Disk kept for the exit record from the start."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK_PATIENCE_S = 60.0
+"""How long the exit record waits for room on a full disk before the shim gives up."""
 
-SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGTERM = 1, 2, 9, 13, 15
+SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGXFSZ = 1, 2, 9, 13, 15, 25
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NAME = 1, 36, 15
 
 Fields = list[tuple[str, bytes]]
@@ -181,9 +187,8 @@ class Spool:
 
     def add(self, stream: int, data: bytes) -> None:
         """Append. With a full disk, older output makes room; with none left to drop, these bytes become the gap."""
-        while not self._append(stream, data):
-            if not self._drop_oldest():
-                break
+        while not self._append(stream, data) and self.drop_oldest():
+            pass
         self.offsets[stream] += len(data)
 
     def _append(self, stream: int, data: bytes) -> bool:
@@ -194,7 +199,7 @@ class Spool:
             head = bytes((stream,)) + len(data).to_bytes(4, "big") + self.offsets[stream].to_bytes(8, "big")
             self._write(head + at.to_bytes(8, "big"), data)
         except OSError as full:
-            if full.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if full.errno not in FULL:
                 raise
             if self._fd >= 0:
                 os.ftruncate(self._fd, self._position)
@@ -215,7 +220,7 @@ class Spool:
             os.close(self._fd)
             self._fd = -1
         while self._held() + self.segment_bytes + 2 * self.read_bytes > self.cap_bytes:
-            if not self._drop_oldest():
+            if not self.drop_oldest():
                 break
         path = os.path.join(self.folder, f"{self._number + 1:08d}")
         aside = os.path.join(self.folder, ".next")
@@ -243,10 +248,13 @@ class Spool:
                 pass
         return total
 
-    def _drop_oldest(self) -> bool:
+    def drop_oldest(self) -> bool:
+        """Make room. The segment that is being written goes last, and smaller ones follow it. False if none is left."""
         segments = self._segments()
-        if self._fd >= 0:
-            segments = segments[:-1]
+        if self._fd >= 0 and len(segments) <= 1:
+            os.close(self._fd)
+            self._fd = -1
+            self.segment_bytes = max(min(self.segment_bytes, self._position // 4), 4096)
         if not segments:
             return False
         try:
@@ -317,13 +325,13 @@ def _become(launch: Launch, libc: ctypes.CDLL, outputs: tuple[int, int], go: int
         libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)  # after the user id: a change of user clears it
         if os.getppid() != parent:
             os._exit(127)
-        for number in (SIGHUP, SIGINT, SIGPIPE, SIGTERM):
+        for number in (SIGHUP, SIGINT, SIGPIPE, SIGTERM, SIGXFSZ):  # those that Python or we ignore
             libc.signal(number, None)
         os.dup2(outputs[0], STDOUT)
         os.dup2(outputs[1], STDERR)
         return _execute(launch)
-    except OSError as failed:
-        return f"{stage}: {os.strerror(failed.errno or 0)}"
+    except BaseException as failed:  # whatever it is, this copy of the shim must not live on
+        return f"{stage}: {failed.strerror if isinstance(failed, OSError) else failed}"
 
 
 def _execute(launch: Launch) -> str:
@@ -367,6 +375,9 @@ class Shim:
         self.libc.prctl(PR_SET_NAME, b"clutch-shim", 0, 0, 0)
         for number in (SIGHUP, SIGINT, SIGTERM):
             self.libc.signal(number, ctypes.c_void_p(1))  # a stopped service or a closed terminal is not our end
+        fd = os.open(RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        os.close(fd)
         self._begin()
         while not (self.status is not None and self.alone):
             self._turn()
@@ -519,9 +530,26 @@ class Shim:
             ("stderr", str(self.spool.offsets[STDERR]).encode()),
             ("cpu", repr(usage.children_user + usage.children_system).encode()),
         ]
-        write_record(".", EXIT, fields, durable=True)
+        self._write_exit(fields)
         self._wake()
+        if os.path.exists(RESERVE):
+            os.unlink(RESERVE)
         sync_folder(".")
+
+    def _write_exit(self, fields: Fields) -> None:
+        """On a full disk the reserve makes room, and if that was taken at once by somebody else, old output does."""
+        deadline = time.monotonic() + FULL_DISK_PATIENCE_S
+        while True:
+            try:
+                write_record(".", EXIT, fields, durable=True)
+                return
+            except OSError as full:
+                if full.errno not in FULL or time.monotonic() > deadline:
+                    raise
+            if os.path.exists(RESERVE):
+                os.unlink(RESERVE)
+            elif not self.spool.drop_oldest():
+                time.sleep(0.2)
 
     def _cause(self, code: int) -> tuple[str, str]:
         if self.failure:
@@ -548,6 +576,7 @@ def main() -> None:
     os.chdir(sys.argv[1])
     for fd in (LOCK_FD, WAKE_FD, ORDERS_FD):
         os.set_inheritable(fd, False)
+    os.closerange(ORDERS_FD + 1, os.sysconf("SC_OPEN_MAX"))  # what the agent itself inherited is not for users
     fields = unpack(_read_all(0))
     assert fields is not None, "the launch is torn"
     null = os.open("/dev/null", os.O_RDWR)

@@ -122,7 +122,7 @@ def ends(folder: Path) -> tuple[int, int]:
 def segments(folder: Path) -> list[int]:
     try:
         return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

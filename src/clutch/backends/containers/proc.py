@@ -96,9 +96,11 @@ def environment_has(pid: int, variable: bytes) -> bool:
 
 def send(pid: int, number: int, meant: Callable[[int], bool]) -> bool:
     """Signal a process if, once it cannot be confused any more, it is the one that is meant."""
+    if pid <= 0:
+        return False
     try:
         descriptor = os.pidfd_open(pid)
-    except (ProcessLookupError, PermissionError, ValueError):
+    except OSError:
         return False
     try:
         if not meant(pid):

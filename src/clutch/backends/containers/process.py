@@ -33,6 +33,7 @@ LOOK_AGAIN_S = 1.0
 AFTER_SHIM_S = 0.02
 END_OURSELVES_AFTER_S = 5.0
 SURVIVORS_WITHIN_S = 10.0
+LEAVING_WITHIN_S = 1.0
 _SHIM_CODE = "import sys; sys.path.append(sys.argv.pop(1)); import shim; shim.main()"
 
 
@@ -47,7 +48,7 @@ class ProcessContainers:
         self._groups = groups if groups is not None else Cgroups.detect()
         self._python = python
         self._watches: dict[Key, _Watch] = {}
-        self._shims: dict[int, int] = {}  # pidfd by pid of the shims that are our children and not yet waited for
+        self._shims: dict[int, _Child] = {}  # by pid, those that are our children and not yet waited for
         self._end_asked: dict[Key, float] = {}
 
     # -- start ---------------------------------------------------------------------------------------------------
@@ -62,7 +63,8 @@ class ProcessContainers:
         claim = self._directories.claim(spec, group.paths, group.notices)
         if claim is not None:
             try:
-                self._spawn(claim, _packed(launch_fields, spec, group))
+                pid = self._spawn(claim, _packed(launch_fields, spec, group))
+                self._shims[pid] = _Child(pid, key, self._shims)
             except OSError as failed:
                 self._settle_unspawned(key, failed)
             finally:
@@ -76,7 +78,7 @@ class ProcessContainers:
     def _group_name(self, key: Key) -> str:
         return "clutch-" + hashlib.sha256(bytes(self._directories.path(key))).hexdigest()[:24]
 
-    def _spawn(self, claim: Claim, launch: bytes) -> None:
+    def _spawn(self, claim: Claim, launch: bytes) -> int:
         """Start the shim with the lock and the FIFOs as descriptors 3 to 5 and the launch, in memory only, as input."""
         opened: list[int] = []
         try:
@@ -93,7 +95,7 @@ class ProcessContainers:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             actions.append((os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0))
             actions.append((os.POSIX_SPAWN_OPEN, 2, str(claim.path / SHIM_LOG), flags, 0o600))
-            pid = os.posix_spawn(
+            return os.posix_spawn(
                 self._python,
                 [self._python, "-I", "-S", "-c", _SHIM_CODE, str(self._shim.parent), str(claim.path)],
                 {"LC_ALL": "C.UTF-8"},
@@ -105,27 +107,11 @@ class ProcessContainers:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
-        self._wait_for_child(pid)
 
     def _settle_unspawned(self, key: Key, failed: OSError) -> None:
         reason = f"its shim could not be started: {failed.strerror or failed}"
         record = ExitRecord(127, ExitCause.NEVER_STARTED, reason, ended_at=time.time())
         self._directories.settle(key, record)
-
-    def _wait_for_child(self, pid: int) -> None:
-        descriptor = os.pidfd_open(pid)
-        self._shims[pid] = descriptor
-        asyncio.get_running_loop().add_reader(descriptor, self._child_ended, pid)
-
-    def _child_ended(self, pid: int) -> None:
-        self._let_go_of_child(pid)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
-
-    def _let_go_of_child(self, pid: int) -> None:
-        descriptor = self._shims.pop(pid)
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
 
     # -- orders --------------------------------------------------------------------------------------------------
 
@@ -180,7 +166,8 @@ class ProcessContainers:
                 seen = self._directories.observe(key)
                 notice = f"its shim is gone and these processes cannot be ended: {', '.join(map(str, survivors))}"
                 return seen and replace(seen, status=MemberStatus.RUNNING, exit=None, notices=(*seen.notices, notice))
-            self._directories.settle(key, lost)
+            with suppress(OSError):  # a full disk: it is still true, and written at the next look
+                self._directories.settle(key, lost)
         return self._directories.observe(key)
 
     async def found(self) -> list[Observed]:
@@ -241,12 +228,19 @@ class ProcessContainers:
         cgroups.remove(paths)
 
     async def close(self) -> None:
-        """Let go of everything; the members go on."""
+        """Let go of everything; the members go on. Shims that are just leaving are waited for."""
+        leaving = [child.gone for child in self._shims.values() if self._is_leaving(child)]
+        if leaving:
+            await asyncio.wait(leaving, timeout=LEAVING_WITHIN_S)
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
-        for pid in list(self._shims):
-            self._let_go_of_child(pid)
+        for child in list(self._shims.values()):
+            child.let_go()
+
+    def _is_leaving(self, child: _Child) -> bool:
+        seen = self._directories.observe(child.key)
+        return seen is None or seen.status is MemberStatus.EXITED
 
     # -- the inside ----------------------------------------------------------------------------------------------
 
@@ -279,6 +273,27 @@ class ProcessContainers:
             for pid in left:
                 proc.send(pid, signal.SIGKILL, ours)
             await asyncio.sleep(AFTER_SHIM_S)
+
+
+class _Child:
+    """A shim that this process started and must wait for, so that it does not stay behind as a dead entry."""
+
+    def __init__(self, pid: int, key: Key, siblings: dict[int, _Child]) -> None:
+        self.pid = pid
+        self.key = key
+        self._siblings = siblings
+        self._pidfd = os.pidfd_open(pid)
+        self._loop = asyncio.get_running_loop()
+        self.gone = self._loop.create_future()
+        self._loop.add_reader(self._pidfd, self.let_go)
+
+    def let_go(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        del self._siblings[self.pid]
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        self.gone.set_result(None)
 
 
 class _Watch:

@@ -1,0 +1,115 @@
+"""What a member's command finds when it begins: its user, its limits, nothing of ours, no secret on disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from msgspec.structs import replace
+from shim_ground import ShimGround, key_of
+
+from clutch.wire.containers import Limits, RunAs
+from clutch.wire.messages import ExitCause
+
+
+async def said(ground: ShimGround, script: str, **changes: object) -> bytes:
+    containers = ground.open()
+    spec = replace(ground.sh("asked", script), **changes)
+    await containers.start(spec)
+    record = await containers.wait(key_of(spec), 30.0)
+    assert record.cause is ExitCause.OWN and record.code == 0, record
+    return ground.stdout(key_of(spec))
+
+
+async def test_signals_are_as_in_a_fresh_login(ground: ShimGround) -> None:
+    """Python ignores SIGPIPE and the shim some more; a command that inherited that would never notice a closed pipe."""
+    lines = (await said(ground, "exec cat /proc/self/status")).decode().splitlines()
+    masks = {
+        name: int(mask, 16)
+        for name, mask in (line.split(":") for line in lines if line.startswith("Sig") and "/" not in line)
+    }
+    library_s_own = 0b11 << 31  # signals 32 and 33 are the C library's
+    assert (masks["SigBlk"], masks["SigIgn"] & ~library_s_own) == (0, 0)
+
+
+async def test_it_leads_its_own_session_and_holds_no_descriptor_of_ours(ground: ShimGround) -> None:
+    script = "import os; print(sorted(os.listdir('/proc/self/fd')), os.getpid() == os.getpgrp() == os.getsid(0))"
+    containers = ground.open()
+    spec = ground.spec("alone", sys.executable, "-S", "-c", script)
+    await containers.start(spec)
+    await containers.wait(key_of(spec), 30.0)
+    assert ground.stdout(key_of(spec)) == b"['0', '1', '2', '3'] True\n"  # 3 is the listing itself
+
+
+async def test_limits_of_a_process(ground: ShimGround) -> None:
+    limits = Limits(open_files=123, core_bytes=0)
+    assert await said(ground, "ulimit -n; ulimit -Hn; ulimit -c", limits=limits) == b"123\n123\n0\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+async def test_it_runs_as_the_given_user(ground: ShimGround) -> None:
+    ground.folder.chmod(0o777)
+    for folder in ground.folder.parents[:3]:
+        folder.chmod(0o711)
+    who = RunAs(uid=65534, gid=65533, groups=(65533, 65532))
+    answer = await said(ground, "id -u; id -g; id -G; echo mine > file; stat -c %u file", run_as=who)
+    assert answer == b"65534\n65533\n65533 65532\n65534\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+async def test_another_users_member_dies_with_its_shim_too(ground: ShimGround) -> None:
+    for folder in ground.folder.parents[:3]:
+        folder.chmod(0o711)
+    containers = ground.open()
+    spec = replace(ground.sh("foreign", "echo up; exec sleep 600"), run_as=RunAs(65534, 65534), cwd="/")
+    await containers.start(spec)
+    while ground.stdout(key_of(spec)) != b"up\n":
+        assert await containers.changed(key_of(spec), 30.0)
+    ground.kill_shim(key_of(spec))
+    assert (await containers.wait(key_of(spec), 30.0)).cause is ExitCause.MACHINE
+
+
+async def test_a_user_it_may_not_become_is_a_reason(ground: ShimGround) -> None:
+    containers = ground.open()
+    spec = replace(ground.sh("nobody", "true"), run_as=RunAs(uid=1, gid=1, groups=(2**31,) * 70_000))
+    await containers.start(spec)
+    record = await containers.wait(key_of(spec), 30.0)
+    assert record.cause is ExitCause.NEVER_STARTED and "user 1, group 1" in record.reason, record
+
+
+async def test_the_environment_is_never_on_disk(ground: ShimGround) -> None:
+    containers = ground.open()
+    spec = ground.sh("secretive", 'until [ -e go ]; do sleep 0.02; done; test -n "$TOKEN"')
+    spec = replace(spec, environment={**spec.environment, "TOKEN": "s3cr3t-value"})
+    await containers.start(spec)
+    files = 0
+    for path in ground.path(key_of(spec)).rglob("*"):
+        if path.is_file():
+            files += 1
+            assert b"s3cr3t-value" not in path.read_bytes(), path
+    (ground.folder / "go").touch()
+    assert (await containers.wait(key_of(spec), 30.0)).code == 0
+    assert files >= 3
+    for path in ground.path(key_of(spec)).rglob("*"):
+        assert path.is_dir() or path.is_fifo() or b"s3cr3t-value" not in path.read_bytes()
+
+
+async def test_nobody_else_may_look_into_a_directory(ground: ShimGround) -> None:
+    containers = ground.open()
+    spec = ground.sh("private", "true")
+    await containers.start(spec)
+    await containers.wait(key_of(spec), 30.0)
+    assert ground.directories.root.stat().st_mode & 0o077 == 0
+    assert ground.path(key_of(spec)).stat().st_mode & 0o077 == 0
+
+
+async def test_a_large_environment_and_many_words(ground: ShimGround) -> None:
+    """More than a pipe holds."""
+    containers = ground.open()
+    spec = ground.spec("large", "sh", "-c", "echo $# ${#A0}", "sh", *["w" * 100] * 2000)
+    spec = replace(spec, environment={**spec.environment, **{f"A{n}": "v" * 10_000 for n in range(40)}})
+    await containers.start(spec)
+    record = await containers.wait(key_of(spec), 30.0)
+    assert record.code == 0, record
+    assert ground.stdout(key_of(spec)) == b"2000 10000\n"
