@@ -1,0 +1,1 @@
+"""Names: where is X, for as long as X lives."""
