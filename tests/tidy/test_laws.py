@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
 from tests.tidy.source import ROOT, SOURCE, Module, modules
 
@@ -210,6 +211,19 @@ def test_the_environment_is_read_in_one_place() -> None:
         for number, line in enumerate(module.text.splitlines(), 1)
         if re.search(r"os\.environ|os\.getenv", line)
     ]
+    _report(found)
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    """Test folders are not packages, so two files of one name cannot both be imported."""
+    seen: dict[str, Path] = {}
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name in ("__init__.py", "conftest.py"):
+            continue
+        if path.name in seen:
+            found.append(f"{path.relative_to(ROOT)} and {seen[path.name].relative_to(ROOT)}")
+        seen[path.name] = path
     _report(found)
 
 
