@@ -23,11 +23,12 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from clutch.agent import shim, spool
+from clutch.agent import brain, shim, spool
 from clutch.backends.containers.base import Claim, Key, Traces
 from clutch.wire.containers import ContainerSpec, ExitRecord, Observed
 from clutch.wire.errors import BadRequest
@@ -268,6 +269,14 @@ class MemberDirectories:
             return
         if age_s > ABANDONED_AFTER_S and not is_held(path):
             _clear(path)
+
+
+def as_found(observed: Iterable[Observed]) -> list[tuple[MemberId, Fence, brain.Record]]:
+    """What is on the machine, as a starting brain takes it."""
+    return [
+        (seen.member, seen.fence, brain.Record(seen.status, seen.exit.exit() if seen.exit is not None else None))
+        for seen in observed
+    ]
 
 
 def is_held(path: Path) -> bool:

@@ -409,7 +409,7 @@ class Shim:
         write_record(".", STARTED, self._identity(), durable=False)
         os.write(go[1], b"g")  # only now: without a started record nothing was executed
         os.close(go[1])
-        self._wake()
+        self._wake(b"s")
         for fd in (*self.pipes, self.failure_fd, self.pidfd, ORDERS_FD):
             self.poll.register(fd, select.POLLIN)
 
@@ -498,7 +498,7 @@ class Shim:
             del self.pipes[fd]
             return False
         self.spool.add(self.pipes[fd], data)
-        self._wake()
+        self._wake(b"o")
         return True
 
     def _drain(self) -> None:
@@ -507,9 +507,10 @@ class Shim:
                 pass
         self.failure += os.fsdecode(_read_all(self.failure_fd))
 
-    def _wake(self) -> None:
+    def _wake(self, what: bytes) -> None:
+        """``o`` for output, ``s`` for a new state."""
         try:
-            os.write(WAKE_FD, b"w")
+            os.write(WAKE_FD, what)
         except BlockingIOError:
             pass  # nobody listens, or they have enough to read already
 
@@ -531,7 +532,7 @@ class Shim:
             ("cpu", repr(usage.children_user + usage.children_system).encode()),
         ]
         self._write_exit(fields)
-        self._wake()
+        self._wake(b"s")
         if os.path.exists(RESERVE):
             os.unlink(RESERVE)
         sync_folder(".")

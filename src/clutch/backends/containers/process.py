@@ -187,7 +187,7 @@ class ProcessContainers:
         deadline = time.monotonic() + timeout_s
         while True:
             watch = self._watch(key)
-            heard = watch.next() if watch is not None else None
+            heard = watch.next_state() if watch is not None else None
             observed = await self.observe(key)
             if observed is None:
                 raise _not_here(key)
@@ -199,8 +199,9 @@ class ProcessContainers:
                 raise TimedOut(f"it still runs after {timeout_s:g} s", object=f"{key.member} {key.fence}")
             if heard is None:
                 await asyncio.sleep(min(left_s, AFTER_SHIM_S))
-            else:
-                await asyncio.wait([heard], timeout=min(left_s, LOOK_AGAIN_S))
+                continue
+            await asyncio.wait([heard], timeout=min(left_s, LOOK_AGAIN_S))
+            heard.cancel()
 
     async def changed(self, key: Key, timeout_s: float) -> bool:
         watch = self._watch(key)
@@ -209,7 +210,9 @@ class ProcessContainers:
                 raise _not_here(key)
             return True  # all has happened
         if not watch.dirty:
-            await asyncio.wait([watch.next()], timeout=timeout_s)
+            heard = watch.next_change()
+            await asyncio.wait([heard], timeout=timeout_s)
+            heard.cancel()
         dirty, watch.dirty = watch.dirty, False
         return dirty
 
@@ -297,47 +300,63 @@ class _Child:
 
 
 class _Watch:
-    """Hears the shim's FIFO: a byte when something changed, the end when the shim is gone."""
+    """Hears the shim's FIFO: ``o`` for output, another byte for a new state, the end when the shim is gone.
+
+    A FIFO that was full has lost bytes. That is no harm to ``dirty``; who waits for a state looks again on his own.
+    """
 
     def __init__(self, path: Path) -> None:
         self.dirty = True
         self.gone = False
-        self._heard: list[asyncio.Future[None]] = []
+        self._for_any: list[asyncio.Future[None]] = []
+        self._for_state: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self._loop.add_reader(self._fd, self._readable)
         self._readable()  # a FIFO that nobody writes is at its end, but no event would say so
 
-    def next(self) -> asyncio.Future[None]:
-        """Done at the next change."""
+    def next_change(self) -> asyncio.Future[None]:
+        return self._next(self._for_any)
+
+    def next_state(self) -> asyncio.Future[None]:
+        return self._next(self._for_state)
+
+    def _next(self, waiting: list[asyncio.Future[None]]) -> asyncio.Future[None]:
         future = self._loop.create_future()
         if self.gone:
             future.set_result(None)
         else:
-            self._heard.append(future)
+            waiting[:] = [other for other in waiting if not other.done()]
+            waiting.append(future)
         return future
 
     def _readable(self) -> None:
         try:
-            if not os.read(self._fd, 65536):
-                self.close()
+            heard = os.read(self._fd, 65536)
         except BlockingIOError:
             return
         self.dirty = True
-        self._tell()
-
-    def _tell(self) -> None:
-        for future in self._heard:
-            if not future.done():
-                future.set_result(None)
-        self._heard.clear()
+        if not heard:
+            self.close()
+            return
+        _tell(self._for_any)
+        if heard.strip(b"o"):
+            _tell(self._for_state)
 
     def close(self) -> None:
         if not self.gone:
             self.gone = True
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
-            self._tell()
+            _tell(self._for_any)
+            _tell(self._for_state)
+
+
+def _tell(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()
 
 
 def _not_here(key: Key) -> ClutchError:
