@@ -8,9 +8,11 @@ that enforce limits. Nothing here needs a particular test runner.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +27,7 @@ from clutch.wire.resources import ARTIFICIAL, CUDA, ROCM, Slot
 
 PATIENCE_S = 30.0
 FIRST = Fence(0, 1, 1)
+_NUMBERS = count()
 
 
 class Ground(Protocol):
@@ -77,6 +80,11 @@ async def eventually(what: Callable[[], bool], within_s: float = PATIENCE_S) -> 
 
 async def until_output(ground: Ground, key: Key, text: bytes) -> None:
     await eventually(lambda: text in ground.output(key)[0])
+
+
+def unique_sleep() -> str:
+    """A duration that no other process of this machine sleeps, so that ``running`` finds this one."""
+    return f"3600.{os.getpid():07d}{next(_NUMBERS):04d}"
 
 
 def running(word: str) -> list[int]:
@@ -142,25 +150,27 @@ async def check_a_signal_asks_the_whole_group(ground: Ground) -> None:
 async def check_end_leaves_no_survivor(ground: Ground) -> None:
     """Not what ignores signals, not what runs in the background, not what made itself a daemon."""
     containers = ground.open()
-    daemon = "(setsid sh -c 'setsid sleep 3600.071 & exit 0' &)"
-    spec = sh(ground, "stubborn", f"trap '' TERM INT HUP; {daemon}; sleep 3600.072 & sleep 3600.073; exit 0")
+    words = one, two, three = unique_sleep(), unique_sleep(), unique_sleep()
+    daemon = f"(setsid sh -c 'setsid sleep {one} & exit 0' &)"
+    spec = sh(ground, "stubborn", f"trap '' TERM INT HUP; {daemon}; sleep {two} & sleep {three}; exit 0")
     await containers.start(spec)
     key = key_of(spec)
-    await eventually(lambda: all(running(f"3600.07{n}") for n in (1, 2, 3)))
+    await eventually(lambda: all(map(running, words)))
     await containers.end(key)
     record = await containers.wait(key, PATIENCE_S)
     assert (record.code, record.cause) == (-9, ExitCause.ENDED), record
-    assert [running(f"3600.07{n}") for n in (1, 2, 3)] == [[], [], []]
+    assert list(map(running, words)) == [[], [], []]
     await containers.end(key)  # again: nothing
     assert (await containers.wait(key, 0.0)) == record
 
 
 async def check_nothing_outlives_the_command(ground: Ground) -> None:
     containers = ground.open()
-    spec = sh(ground, "parent", "(setsid sleep 3600.081 &); exit 5")
+    word = unique_sleep()
+    spec = sh(ground, "parent", f"(setsid sleep {word} &); exit 5")
     record = await run(containers, spec)
     assert (record.code, record.cause) == (5, ExitCause.OWN)
-    assert running("3600.081") == []
+    assert running(word) == []
 
 
 # -- at most once -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from shim_ground import ShimGround, key_of
 from clutch.agent import shim
 from clutch.agent.directory import is_held
 from clutch.backends.containers.base import Key
-from clutch.testing.containers_suite import eventually, running
+from clutch.testing.containers_suite import eventually, running, unique_sleep
 from clutch.wire.messages import ExitCause, MemberStatus
 
 STARTER = Path(__file__).parent / "shim_starter.py"
@@ -123,15 +123,16 @@ async def test_a_starter_killed_at_any_moment(ground: ShimGround, seed: int) -> 
 async def test_a_killed_shim_takes_its_tree_along(either_ground: ShimGround) -> None:
     ground = either_ground
     containers = ground.open()
-    spec = ground.sh("orphans", "echo said; (setsid setsid sleep 3600.091 &); sleep 3600.092 & sleep 3600.093")
+    words = one, two, three = unique_sleep(), unique_sleep(), unique_sleep()
+    spec = ground.sh("orphans", f"echo said; (setsid setsid sleep {one} &); sleep {two} & sleep {three}")
     key = key_of(spec)
     await containers.start(spec)
-    await eventually(lambda: all(running(f"3600.09{n}") for n in (1, 2, 3)) and ground.stdout(key) == b"said\n")
+    await eventually(lambda: all(map(running, words)) and ground.stdout(key) == b"said\n")
     waiting = asyncio.create_task(containers.wait(key, 30.0))
     ground.kill_shim(key)
     record = await waiting
     assert (record.code, record.cause) == (-9, ExitCause.MACHINE) and "shim was killed" in record.reason
-    assert [running(f"3600.09{n}") for n in (1, 2, 3)] == [[], [], []]
+    assert list(map(running, words)) == [[], [], []]
     assert record.stdout_bytes == 5 and record.started_at > 0
     assert (await ground.open().wait(key, 0.0)) == record  # settled for all who come later
     assert (await containers.start(spec)).exit == record
@@ -140,29 +141,31 @@ async def test_a_killed_shim_takes_its_tree_along(either_ground: ShimGround) -> 
 async def test_a_process_that_hides_is_still_found_by_its_control_group(ground: ShimGround) -> None:
     """No environment, no session, no parent of ours: only the group tells."""
     containers = ground.open()
-    spec = ground.sh("hider", "(setsid env -i sleep 3600.101 &); sleep 3600.102")
+    word = unique_sleep()
+    spec = ground.sh("hider", f"(setsid env -i sleep {word} &); sleep 600")
     key = key_of(spec)
     await containers.start(spec)
     if not ground.directories.traces(key).cgroups:
         pytest.skip("this machine gives us no control groups")
-    await eventually(lambda: bool(running("3600.101") and running("3600.102")))
+    await eventually(lambda: bool(running(word)))
     ground.kill_shim(key)
     assert (await containers.wait(key, 30.0)).cause is ExitCause.MACHINE
-    assert running("3600.101") == []
+    assert running(word) == []
 
 
 async def test_a_shim_killed_while_nobody_looked(ground: ShimGround) -> None:
     containers = ground.open()
-    spec = ground.sh("unseen", "(setsid sleep 3600.111 &); sleep 600")
+    word = unique_sleep()
+    spec = ground.sh("unseen", f"(setsid sleep {word} &); sleep 600")
     key = key_of(spec)
     await containers.start(spec)
-    await eventually(lambda: bool(running("3600.111")))
+    await eventually(lambda: bool(running(word)))
     await containers.close()
     ground.kill_shim(key)
     await eventually(lambda: not is_held(ground.path(key)))
     (seen,) = await ground.open().found()
     assert seen.status is MemberStatus.EXITED and seen.exit is not None and seen.exit.cause is ExitCause.MACHINE
-    assert running("3600.111") == []
+    assert running(word) == []
 
 
 async def test_a_stopped_shim_still_ends_its_member(ground: ShimGround) -> None:
