@@ -66,9 +66,9 @@ class Limits(msgspec.Struct, frozen=True):
     segment_bytes: int = 1 << 20
     max_segment_bytes: int = 64 << 20
     """Of the write-ahead log's files: each is twice the one before, up to this."""
-    chunk_bytes: int = 256 << 10
-    chunks_inflight: int = 4
-    """Of a snapshot that is being streamed."""
+    chunk_bytes: int = 128 << 10
+    chunks_inflight: int = 2
+    """Of a snapshot that is being streamed: few and small, because commits share the disks and processors."""
     max_pending: int = 65_536
     """Appends and reads of local clients under way; more are refused."""
 
