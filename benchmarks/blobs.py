@@ -4,8 +4,8 @@
 
 Into a folder: `put_file` ends with the file hashed, synced and renamed, so it is compared with `cp` followed by
 `sync FILE`; bare `cp`, which leaves the file in the page cache, is shown beside it. Out of a folder: `get_file` checks
-the hash, and like `cp` does not sync. Into S3 (a SeaweedFS on this machine): compared with one obstore `put` (multipart,
-same part size and concurrency) and with a streamed `get` written to a file, neither of which hashes anything.
+the hash, and like `cp` does not sync. Into S3 (a SeaweedFS on this machine): compared with one obstore `put`
+(multipart, same part size and concurrency) and with a streamed `get` written to a file, neither of which hashes.
 The ratios mean something only on a machine with an idle core: the hash runs beside the copy, `cp` has none.
 """
 

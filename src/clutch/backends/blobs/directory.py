@@ -167,7 +167,7 @@ class DirectoryBlobs:
                 with self._staged(origin.identity(key)) as staged:
                     copy = Copy(progress, stop)
                     staged.common_prefix(origin.descriptor, origin.size_bytes, copy)
-                    copy.run(origin.descriptor, staged.descriptor, origin.size_bytes)
+                    copy.run(origin.descriptor, staged.descriptor, origin.size_bytes, sync=True)
                     origin.check_unchanged()
                     sha256 = copy.digest.hexdigest()
                     staged.seal(sha256, copy.size_bytes)

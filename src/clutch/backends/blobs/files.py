@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 
 CHUNK_BYTES = 4 << 20
 _HASH_BYTES = 1 << 20
-_BEHIND_MAX = 16
-"""How many chunks the hash may be behind the copy; they are still in the page cache then."""
+_BEHIND_MAX = 256
+"""How many chunks (1 GiB) the hash may be behind the copy; they are still in the page cache then."""
 _NO_KERNEL_COPY = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -192,8 +192,11 @@ class Copy:
         if self._progress is not None:
             self._progress(self.size_bytes, self.reused_bytes)
 
-    def run(self, origin: int, target: int, stop_at: int) -> None:
-        """Copy from ``size_bytes`` up to ``stop_at`` or the origin's end, both files being read and written there."""
+    def run(self, origin: int, target: int, stop_at: int, *, sync: bool = False) -> None:
+        """Copy from ``size_bytes`` up to ``stop_at`` or the origin's end, both files being read and written there.
+
+        With ``sync`` the bytes are on the disk afterwards; that too is done while the hash is still busy.
+        """
         hashing: deque[Future[None]] = deque()
         self._buffer = memoryview(bytearray(min(_HASH_BYTES, max(1, stop_at))))
         with ThreadPoolExecutor(1) as hasher:
@@ -207,6 +210,8 @@ class Copy:
                 self.tell()
                 if len(hashing) > _BEHIND_MAX:
                     hashing.popleft().result()
+            if sync:
+                os.fdatasync(target)
             while hashing:
                 hashing.popleft().result()
 
