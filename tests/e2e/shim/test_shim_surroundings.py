@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from shim_ground import ShimGround, key_of
 
+from clutch.backends.containers.cgroups import own_groups
 from clutch.wire.containers import Limits, RunAs
 from clutch.wire.messages import ExitCause
 
@@ -113,3 +117,46 @@ async def test_a_large_environment_and_many_words(ground: ShimGround) -> None:
     record = await containers.wait(key_of(spec), 30.0)
     assert record.code == 0, record
     assert ground.stdout(key_of(spec)) == b"2000 10000\n"
+
+
+JOINED = """
+import sys
+from pathlib import Path
+from clutch.backends.containers.cgroups import Cgroups
+group, controller = Path(sys.argv[1]), sys.argv[2]
+(group / "cgroup.procs").write_text("0")
+groups = Cgroups({"": group})
+groups.enable(controller)
+groups.enable(controller)
+print((group / "cgroup.subtree_control").read_text().split(), Path("/proc/self/cgroup").read_text().split()[-1])
+"""
+
+
+@pytest.fixture
+def group_with_controller() -> Iterator[tuple[Path, str]]:
+    """A fresh group on the kernel's own version 2 tree, and a controller that its parent lets it have."""
+    parent = own_groups(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text()).get("")
+    lent = ""
+    try:
+        assert parent is not None, "there is no tree of version 2"
+        control = parent / "cgroup.subtree_control"
+        if not control.read_text().strip():
+            lent = (parent / "cgroup.controllers").read_text().split()[0]
+            control.write_text(f"+{lent}")
+        group = parent / f"clutch-test-{os.getpid()}"
+        group.mkdir()
+    except (OSError, AssertionError, IndexError) as refused:
+        pytest.skip(f"no control groups of version 2 to try it on: {refused}")
+    yield group, control.read_text().split()[0]
+    for path in (group / "clutch-agent", group):
+        path.rmdir()
+    if lent:
+        control.write_text(f"-{lent}")
+
+
+def test_an_agent_makes_room_for_controllers_of_version_two(group_with_controller: tuple[Path, str]) -> None:
+    """It ends in a leaf of its group, because a group with processes of its own may not give controllers away."""
+    group, controller = group_with_controller
+    asked = subprocess.run([sys.executable, "-c", JOINED, str(group), controller], capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.startswith(f"['{controller}'] ") and asked.stdout.strip().endswith("/clutch-agent")

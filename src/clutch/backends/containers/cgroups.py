@@ -19,6 +19,7 @@ UNIFIED = ""
 """The name of the version 2 hierarchy among the controllers of version 1."""
 CPU_PERIOD_US = 100_000
 AGENT_LEAF = "clutch-agent"
+SHIM_NAME = "clutch-shim"
 _TRACKERS = (UNIFIED, "pids", "memory")
 
 
@@ -119,7 +120,7 @@ class Cgroups:
         version = 1 if controller in self._parents else 2
         try:
             if version == 2:
-                self._enable(controller)
+                self.enable(controller)
             path = self._parents[controller if version == 1 else UNIFIED] / name
             path.mkdir(exist_ok=True)
             for file, value in settings[version].items():
@@ -140,8 +141,12 @@ class Cgroups:
             return None
         return parent / name
 
-    def _enable(self, controller: str) -> None:
-        """Version 2 gives a controller to children only where their parent holds no process: move ours to a leaf."""
+    def enable(self, controller: str) -> None:
+        """Let children have a controller (version 2), or ``OSError``.
+
+        The kernel allows that only where the parent holds no process itself. If all in there are this agent and its
+        shims, they move into a leaf.
+        """
         parent = self._parents[UNIFIED]
         control = parent / "cgroup.subtree_control"
         if controller in control.read_text().split():
@@ -149,12 +154,17 @@ class Cgroups:
         try:
             _write(control, f"+{controller}")
         except OSError as refused:
-            mine = (parent / "cgroup.procs").read_text().split() == [str(os.getpid())]
-            if refused.errno != errno.EBUSY or not mine:
+            inside = [int(pid) for pid in (parent / "cgroup.procs").read_text().split()]
+            if refused.errno != errno.EBUSY or not all(map(_is_ours, inside)):
                 raise
             (parent / AGENT_LEAF).mkdir(exist_ok=True)
-            _write(parent / AGENT_LEAF / "cgroup.procs", "0")
+            for pid in inside:
+                _write(parent / AGENT_LEAF / "cgroup.procs", str(pid))
             _write(control, f"+{controller}")
+
+
+def _is_ours(pid: int) -> bool:
+    return pid == os.getpid() or proc.name(pid) == SHIM_NAME
 
 
 def _memory_settings(limit_bytes: int) -> dict[int, dict[str, str]]:

@@ -44,6 +44,14 @@ def stat(pid: int) -> Stat | None:
     return Stat(fields[0].decode(), int(fields[1]), own, waited, int(fields[19]), memory_bytes)
 
 
+def name(pid: int) -> str:
+    """What it calls itself; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def is_process(pid: int, start_ticks: int) -> bool:
     """Whether this pid is still the process that began then."""
     seen = stat(pid) if pid > 0 else None
