@@ -41,7 +41,10 @@ async def test_it_leads_its_own_session_and_holds_no_descriptor_of_ours(ground: 
     script = "import os; print(sorted(os.listdir('/proc/self/fd')), os.getpid() == os.getpgrp() == os.getsid(0))"
     containers = ground.open()
     spec = ground.spec("alone", sys.executable, "-S", "-c", script)
+    stray = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(stray, True)  # as agents may inherit some from whoever started them
     await containers.start(spec)
+    os.close(stray)
     await containers.wait(key_of(spec), 30.0)
     assert ground.stdout(key_of(spec)) == b"['0', '1', '2', '3'] True\n"  # 3 is the listing itself
 
