@@ -344,6 +344,8 @@ async def check_file_put_again(ground: Ground) -> None:
     await blobs.put_file("k", path)
     assert await blobs.get("k") == second
     assert await blobs.get("other") == first
+    again = await ground.open()
+    await asyncio.gather(*(one.put_file("k", path) for one in (blobs, again, blobs)))
     await blobs.sweep(0.0)
     assert await blobs.get("k") == second
     assert await blobs.get("other") == first

@@ -135,6 +135,17 @@ def locked(descriptor: int) -> bool:
     return True
 
 
+def is_taken(descriptor: int) -> bool:
+    """Whether another holds this file; where locks are not to be had nobody does. Takes it if it can."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file opened for reading on NFS, say
+    return False
+
+
 def claim(path: Path) -> tuple[int, Path]:
     """An open file that nobody else writes, and where it is: at ``path`` with what it holds, or a new one."""
     descriptor = _create(path)

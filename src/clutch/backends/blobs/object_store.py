@@ -19,7 +19,7 @@ import obstore
 
 from clutch.backends.blobs import layout
 from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Progress
-from clutch.backends.blobs.files import Landing, corrupt, locked, source
+from clutch.backends.blobs.files import Landing, corrupt, is_taken, source
 from clutch.backends.blobs.keys import RESERVED, check_key, check_prefix, check_range, clamp_range, is_key
 from clutch.backends.blobs.layout import Head, Owner
 from clutch.backends.blobs.object_errors import OutOfRange, typed
@@ -87,8 +87,11 @@ class ObjectBlobs:
         return head
 
     async def _part(self, key: str, name: str, start: int, stop: int) -> Bytes:
-        with typed(self._where, f"blob {key}"):
-            content = await obstore.get_range_async(self._store, name, start=start, end=stop)
+        try:
+            with typed(self._where, f"blob {key}"):
+                content = await obstore.get_range_async(self._store, name, start=start, end=stop)
+        except OutOfRange as error:
+            raise corrupt(key, f"the part {name} is too short") from error
         if len(content) != stop - start:
             raise corrupt(key, f"the part {name} is too short")
         return content
@@ -254,7 +257,7 @@ class ObjectBlobs:
                     progress(blob.size_bytes, 0)
                 return blob
             await self._refuse_early(key, create)
-            name = origin.identity(key) if locked(origin.descriptor) else uuid.uuid4().hex
+            name = uuid.uuid4().hex if is_taken(origin.descriptor) else origin.identity(key)
             there = await self._names(name)
             if layout.OWNER in there:  # it was committed: its parts belong to that blob
                 name, there = uuid.uuid4().hex, {}
