@@ -4,6 +4,7 @@
 BIN := .venv/bin
 JOBS ?= 2
 SEEDS ?= 0-999
+RAFT_SEEDS ?= 0-9999
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check sim sim-consensus bench clean
@@ -29,8 +30,8 @@ check: setup ## style, types and laws
 sim: setup ## 1,000 seeded clusters under faults; SEEDS=A-B for others
 	@$(BIN)/clutch sim run --seeds $(SEEDS) --jobs $(JOBS)
 
-sim-consensus: setup ## 10,000 seeded raft groups under faults
-	@$(BIN)/python -m clutch.testing.raft_world --seeds 0-10000 --jobs $(JOBS)
+sim-consensus: setup ## 10,000 seeded raft groups under faults; RAFT_SEEDS=A-B for others
+	@$(BIN)/python -m clutch.testing.raft_world --seeds $(RAFT_SEEDS) --jobs $(JOBS)
 
 bench: setup ## the benchmarks, each beside a peer or a physical limit
 	@$(BIN)/python benchmarks/scheduling.py

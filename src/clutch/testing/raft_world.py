@@ -1,6 +1,6 @@
 """A whole group in one seed: the production member on machines that fail, clients that ask, checks after every step.
 
-    python -m clutch.testing.raft_world --seeds 0-500 --jobs 2
+    python -m clutch.testing.raft_world --seeds 0-499 --jobs 2
 
 A run has two parts. While faults last, everything that must always hold is checked after every event. Then the faults
 end, and what must hold eventually is checked: a leader, an append that succeeds, every member with the same state. A
@@ -257,11 +257,11 @@ def run_seed(seed: int, make: Callable[[int], RaftWorld] = RaftWorld) -> Outcome
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m clutch.testing.raft_world", description=__doc__)
-    parser.add_argument("--seeds", default="0-100", help="first-last (last not included), or one number")
+    parser.add_argument("--seeds", default="0-99", help="first-last, both included, or one number")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("-")
-    seeds = range(int(first), int(last) if last else int(first) + 1)
+    seeds = range(int(first), int(last or first) + 1)
     began = time.monotonic()
     if options.jobs > 1:
         with ProcessPoolExecutor(options.jobs) as pool:
