@@ -362,6 +362,8 @@ class Shim:
         self.main_ticks = 0
         self.status: int | None = None  # of the command, once it has exited
         self.alone = False  # nothing of it is left
+        self.executed = False  # the child has become the command
+        self.signals: list[int] = []  # asked for and not yet delivered
         self.ordered = False  # told to end it while it ran
         self.linger_until = 0.0
         self.failure = ""
@@ -473,19 +475,28 @@ class Shim:
             word, _, number = order.partition(b" ")
             if word == b"kill" and self.status is None:
                 self.ordered = True
-            elif word == b"signal" and self.status is None and number.isdigit():
-                try:
-                    os.killpg(self.main, int(number))
-                except (ProcessLookupError, PermissionError):
-                    _kill(self.main, int(number))
-                except OSError:
-                    pass  # no such signal
+            elif word == b"signal" and number.isdigit():
+                self.signals.append(int(number))
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Signals that came before the command was executed wait for it: until then ours are the ones that ignore."""
+        while self.executed and self.signals and self.status is None:
+            number = self.signals.pop(0)
+            try:
+                os.killpg(self.main, number)
+            except (ProcessLookupError, PermissionError):
+                _kill(self.main, number)
+            except OSError:
+                pass  # no such signal
 
     def _hear_failure(self) -> None:
         heard = os.read(self.failure_fd, 4096)
         self.failure += os.fsdecode(heard)
         if not heard:
             self.poll.unregister(self.failure_fd)
+            self.executed = not self.failure
+            self._deliver()
 
     def _pump(self, fd: int) -> bool:
         """Move what is in a pipe to the spool; False when there is no more for now or for ever."""

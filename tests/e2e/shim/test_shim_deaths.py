@@ -192,6 +192,17 @@ async def test_service_managers_do_not_end_a_shim(ground: ShimGround) -> None:
     assert (record.code, record.cause) == (2, ExitCause.OWN)
 
 
+async def test_a_signal_at_the_very_start_is_not_lost(ground: ShimGround) -> None:
+    """It waits until the command is executed; the shim's child before that ignores what the shim ignores."""
+    containers = ground.open()
+    for number in range(5):
+        spec = ground.spec(f"early-{number}", "sleep", "600")
+        await containers.start(spec)
+        await containers.signal(key_of(spec), signal.SIGTERM)
+        record = await containers.wait(key_of(spec), 30.0)
+        assert (record.code, record.cause) == (-signal.SIGTERM, ExitCause.OWN)
+
+
 # -- pids and boots -----------------------------------------------------------------------------------------------
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from shim_ground import ShimGround, key_of
 
 from clutch.agent import spool
 from clutch.backends.containers.base import Key
+from clutch.wire.messages import ExitCause
 
 BLOCKS, BLOCK_BYTES = 100, 1_000_000
 FAST = f"""
@@ -154,6 +157,34 @@ async def test_a_full_disk_costs_old_output_and_never_the_record(small_disk: Pat
     assert [piece for piece in pieces if isinstance(piece, spool.Gap)]
     assert ground.stdout(key).endswith(b"y" * 1000) and gaps == []  # room was made, so the end is there
     await ground.close()
+
+
+async def test_the_record_has_its_place_on_a_disk_that_others_filled(small_disk: Path) -> None:
+    ground = ShimGround(small_disk)
+    containers = ground.open()
+    spec = ground.sh("silent", "trap 'exit 6' TERM; sleep 600 & wait")
+    key = key_of(spec)
+    await containers.start(spec)
+    while (seen := await containers.observe(key)) is None or seen.pid == 0:
+        await containers.changed(key, 30.0)
+    assert fill(small_disk)
+    await containers.signal(key, signal.SIGTERM)
+    record = await containers.wait(key, 20.0)
+    assert record.code in (6, -signal.SIGTERM) and record.cause is ExitCause.OWN, record
+    (small_disk / "filler").unlink()
+    await ground.close()
+
+
+def fill(disk: Path) -> bool:
+    """Write until there is no room for another byte."""
+    with (disk / "filler").open("ab", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError as full:
+                assert full.errno == errno.ENOSPC
+    return True
 
 
 def check_tiling(pieces: list[spool.Piece | spool.Gap], key: Key) -> int:

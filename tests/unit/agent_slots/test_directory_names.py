@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 
 from clutch.agent import shim
 from clutch.agent.brain import Brain
-from clutch.agent.directory import MemberDirectories, as_found, key_of, name_of
+from clutch.agent.directory import MemberDirectories, as_found, is_held, key_of, name_of
 from clutch.backends.containers import process
 from clutch.backends.containers.base import Key
 from clutch.backends.containers.cgroups import AGENT_LEAF, Cgroups, own_groups
-from clutch.wire.containers import ExitRecord, Limits, Observed, lease_environment
+from clutch.wire.containers import ContainerSpec, ExitRecord, Limits, Observed, lease_environment
 from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.messages import Exit, ExitCause, MemberStatus
 from clutch.wire.resources import ARTIFICIAL, CPU, CUDA, ROCM, Capacity, Slot
@@ -53,6 +54,35 @@ def test_foreign_things_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert directories.found() == []
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_directory_is_claimed_once_and_never_over_anything(tmp_path: Path) -> None:
+    directories = MemberDirectories(tmp_path)
+    spec = ContainerSpec(MemberId(TaskId("t"), "main", 0), Fence(0, 1, 1), ("true",), "/")
+    key = Key(spec.member, spec.fence)
+    claim = directories.claim(spec, (), ())
+    assert claim is not None and claim.path == directories.path(key)
+    assert is_held(claim.path) and directories.lost(key) is None
+    assert directories.claim(spec, (), ()) is None
+    for descriptor in (claim.lock, claim.wake, claim.orders):
+        os.close(descriptor)
+    lost = directories.lost(key)
+    assert lost is not None and lost.cause is ExitCause.NEVER_STARTED
+    assert directories.claim(spec, (), ()) is None  # whoever began it is gone; it still had its start
+    directories.remove(key)
+    directories.path(key).mkdir()  # an empty directory could be renamed over
+    assert directories.claim(spec, (), ()) is None
+    assert [path.name for path in tmp_path.iterdir()] == [name_of(key)]  # nothing left aside
+
+
+def test_what_a_dead_starter_left_aside_is_cleared_in_time(tmp_path: Path) -> None:
+    directories = MemberDirectories(tmp_path)
+    for name in (".new-1-2-3", ".gone-1-2-3"):
+        (tmp_path / name / "output").mkdir(parents=True)
+    assert directories.found() == [] and len(list(tmp_path.iterdir())) == 2  # it may still be at work
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))
+    assert directories.found() == [] and list(tmp_path.iterdir()) == []
 
 
 def test_a_brain_begins_with_what_is_on_the_machine() -> None:
