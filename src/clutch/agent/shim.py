@@ -45,7 +45,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_DISK_PATIENCE_S = 60.0
 """How long the exit record waits for room on a full disk before the shim gives up."""
 
-SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGXFSZ = 1, 2, 9, 13, 15, 25
+SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGCHLD, SIGXFSZ = 1, 2, 9, 13, 15, 17, 25
+CLONE3, CLONE_INTO_CGROUP = 435, 0x2_0000_0000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NAME = 1, 36, 15
 
 Fields = list[tuple[str, bytes]]
@@ -284,6 +285,7 @@ class Launch:
         self.groups = [int(value) for value in many("group")]
         self.rlimits = [tuple(map(int, value.split(b":"))) for value in many("rlimit")]
         self.joins = [os.fsdecode(value) for value in many("join")]
+        self.into = one("into")
         self.kill_file = one("kill_file")
         self.oom_file = one("oom_file")
         self.cap_bytes = int(one("cap_bytes"))
@@ -302,7 +304,7 @@ def _become(launch: Launch, libc: ctypes.CDLL, outputs: tuple[int, int], go: int
     try:
         os.setsid()
         stage = "its cgroup"
-        for path in launch.joins:  # takes the kernel milliseconds; our parent syncs the disk meanwhile
+        for path in launch.joins:  # may take the kernel milliseconds; our parent syncs the disk meanwhile
             with open(path, "wb", buffering=0) as file:
                 file.write(b"0")
         if os.read(go, 1) != b"g":
@@ -396,7 +398,7 @@ class Shim:
                 pass  # beyond the user's share of pipe memory: smaller pipes do
             self.pipes[reader] = stream
         parent = os.getpid()
-        self.main = os.fork()
+        self.main = self._fork()
         if self.main == 0:
             reason = _become(self.launch, self.libc, (out[1], err[1]), go[0], parent)
             os.write(failure[1], os.fsencode(reason))
@@ -414,6 +416,26 @@ class Shim:
         self._wake(b"s")
         for fd in (*self.pipes, self.failure_fd, self.pidfd, ORDERS_FD):
             self.poll.register(fd, select.POLLIN)
+
+    def _fork(self) -> int:
+        """A copy of this process, born in its control group of version 2 if the kernel can: moving takes it 10 ms.
+
+        The copy only makes system calls until it executes, so it does not miss what ``os.fork`` does besides.
+        """
+        if not self.launch.into:
+            return os.fork()
+        try:
+            group = os.open(self.launch.into, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            group = -1
+        arguments = (ctypes.c_uint64 * 11)(CLONE_INTO_CGROUP, 0, 0, 0, SIGCHLD, 0, 0, 0, 0, 0, max(group, 0))
+        pid = int(self.libc.syscall(CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))) if group >= 0 else -1
+        if group >= 0:
+            os.close(group)
+        if pid >= 0:
+            return pid
+        self.launch.joins.append(os.path.join(self.launch.into, "cgroup.procs"))
+        return os.fork()
 
     def _identity(self) -> Fields:
         me = os.getpid()

@@ -148,7 +148,10 @@ async def test_a_process_that_hides_is_still_found_by_its_control_group(ground: 
     if not ground.directories.traces(key).cgroups:
         pytest.skip("this machine gives us no control groups")
     await eventually(lambda: bool(running(word)))
+    pid = ground.record(key, shim.STARTED).number("pid")
     ground.kill_shim(key)
+    await eventually(lambda: shim.stat_fields(pid)[:1] in ([], [b"Z"]) and not is_held(ground.path(key)))
+    assert running(word)  # by now the only one left
     assert (await containers.wait(key, 30.0)).cause is ExitCause.MACHINE
     assert running(word) == []
 

@@ -27,13 +27,13 @@ class Group(NamedTuple):
     """What was made for one member, in words a shim understands."""
 
     paths: tuple[str, ...] = ()
+    joins: tuple[str, ...] = ()
+    """Files of version 1: a process with one thread is in after writing 0, without the wait of ``cgroup.procs``."""
+    into: str = ""
+    """The group of version 2, in which a process is best born."""
     kill_file: str = ""
     oom_file: str = ""
     notices: tuple[str, ...] = ()
-
-    @property
-    def joins(self) -> tuple[str, ...]:
-        return tuple(f"{path}/cgroup.procs" for path in self.paths)
 
 
 def own_groups(cgroup: str, mountinfo: str) -> dict[str, Path]:
@@ -113,7 +113,12 @@ class Cgroups:
                 kill_file = _first_existing(made, "cgroup.kill")
                 paths += [str(made)] if str(made) not in paths else []
                 break
-        return Group(tuple(paths), kill_file, oom_file, tuple(notices))
+        joins = tuple(f"{path}/tasks" for path in paths if not self._is_unified(path))
+        into = next(filter(self._is_unified, paths), "")
+        return Group(tuple(paths), joins, into, kill_file, oom_file, tuple(notices))
+
+    def _is_unified(self, path: str) -> bool:
+        return Path(path).parent == self._parents.get(UNIFIED)
 
     def _limited(self, controller: str, name: str, settings: dict[int, dict[str, str]]) -> tuple[Path | None, str]:
         """The group in the hierarchy that has this controller, with its limit set; else None and why not."""

@@ -389,7 +389,7 @@ def _packed(words: list[tuple[str, str]], spec: ContainerSpec, group: Group) -> 
     limits = spec.limits
     words = [*words, ("cap_bytes", str(spec.output_cap_bytes))]
     words += [("kill_file", group.kill_file), ("oom_file", group.oom_file)]
-    words += [("join", path) for path in group.joins]
+    words += [("into", group.into), *(("join", path) for path in group.joins)]
     if limits.open_files:
         words.append(("rlimit", f"{resource.RLIMIT_NOFILE}:{limits.open_files}:{limits.open_files}"))
     if limits.core_bytes is not None:
