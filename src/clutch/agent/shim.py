@@ -411,7 +411,10 @@ class Shim:
         self.started_at = time.time()
         sync_folder("..")  # this start survives a power cut before the command can have any effect
         write_record(".", STARTED, self._identity(), durable=False)
-        os.write(go[1], b"g")  # only now: without a started record nothing was executed
+        try:
+            os.write(go[1], b"g")  # only now: without a started record nothing was executed
+        except BrokenPipeError:
+            pass  # it has failed already and says why
         os.close(go[1])
         self._wake(b"s")
         for fd in (*self.pipes, self.failure_fd, self.pidfd, ORDERS_FD):

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from shim_ground import ShimGround, key_of
 
-from clutch.backends.containers.cgroups import own_groups
+from clutch.backends.containers.cgroups import Cgroups, Group, own_groups
 from clutch.wire.containers import Limits, RunAs
 from clutch.wire.messages import ExitCause
 
@@ -120,6 +120,40 @@ async def test_a_large_environment_and_many_words(ground: ShimGround) -> None:
     record = await containers.wait(key_of(spec), 30.0)
     assert record.code == 0, record
     assert ground.stdout(key_of(spec)) == b"2000 10000\n"
+
+
+async def test_where_the_kernel_cannot_bear_it_in_its_group_it_moves_there(tmp_path: Path) -> None:
+    """A plain folder stands for the group: nothing can be born in it, and what moves in leaves its trace."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    ground = ShimGround(tmp_path, Cgroups({"": tree}))
+    containers = ground.open()
+    spec = ground.sh("mover", "exit 4")
+    await containers.start(spec)
+    record = await containers.wait(key_of(spec), 30.0)
+    assert (record.code, record.cause) == (4, ExitCause.OWN), record
+    (group,) = tree.iterdir()
+    assert (group / "cgroup.procs").read_bytes() == b"0"
+    await ground.close()
+
+
+class VanishingGroups(Cgroups):
+    """Makes groups that are gone when a member wants to join them."""
+
+    def make(self, name: str, limits: Limits) -> Group:
+        return Group(joins=("/no/such/group/tasks",))
+
+
+async def test_a_group_that_cannot_be_joined_is_a_reason(tmp_path: Path) -> None:
+    """The limits that were promised are not there, so it does not run."""
+    ground = ShimGround(tmp_path, VanishingGroups({}))
+    containers = ground.open()
+    spec = ground.sh("outsider", "echo ran >> marks")
+    await containers.start(spec)
+    record = await containers.wait(key_of(spec), 30.0)
+    assert record.cause is ExitCause.NEVER_STARTED and "its cgroup: No such file" in record.reason, record
+    assert not (ground.folder / "marks").exists()
+    await ground.close()
 
 
 JOINED = """
