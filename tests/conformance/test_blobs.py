@@ -31,7 +31,7 @@ from clutch.testing.blobs_suite import (
     check_store_that_dies_comes_back,
     check_tree_conflicts_are_refused,
 )
-from clutch.testing.seaweed import ADDRESS_VARIABLE, Server, any_server, temporary_server
+from clutch.testing.seaweed import ADDRESS_VARIABLE, Server, temporary_server
 from clutch.wire.errors import NotAllowed, NotFound
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
@@ -125,14 +125,20 @@ class ServerGround(ObjectGround):
         await asyncio.to_thread(self._server.kill)
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._server.start)
+        self._server.start()  # in this thread, with which the server dies
 
 
 @pytest.fixture(scope="session")
-def object_address() -> Iterator[str]:
+def object_server() -> Iterator[Server]:
     """One real server for the whole run; each test has its own prefix on it."""
-    with any_server() as address:
-        yield address
+    with temporary_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def object_address(request: pytest.FixtureRequest) -> str:
+    given = os.environ.get(ADDRESS_VARIABLE, "")
+    return given or request.getfixturevalue("object_server").address()
 
 
 def make_ground(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
@@ -222,9 +228,8 @@ async def test_file_size_limit(tmp_path: Path) -> None:
 
 
 @own_server
-async def test_server_that_dies_comes_back(tmp_path: Path) -> None:
-    with temporary_server() as server:
-        await check_store_that_dies_comes_back(ServerGround(server, tmp_path))
+async def test_server_that_dies_comes_back(object_server: Server, tmp_path: Path) -> None:
+    await check_store_that_dies_comes_back(ServerGround(object_server, tmp_path))
 
 
 async def test_wrong_credentials_are_found_before_use(object_address: str, tmp_path: Path) -> None:

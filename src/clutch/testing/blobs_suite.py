@@ -241,7 +241,7 @@ async def check_lists_by_pages(ground: Ground) -> None:
 
 
 async def check_one_creates(ground: Ground) -> None:
-    openings = [await ground.open() for _ in range(4)]
+    openings = [await ground.open() for _ in range(3)]
 
     async def create(blobs: Blobs, key: str, content: bytes) -> bool:
         try:
@@ -250,7 +250,7 @@ async def check_one_creates(ground: Ground) -> None:
             return False
         return True
 
-    for round_number in range(5):
+    for round_number in range(4):
         size = 3 * MIB if round_number % 3 == 0 else 10_000
         key = f"race/{round_number}"
         contents = [version(number, size) for number in range(len(openings))]

@@ -150,7 +150,7 @@ async def check_store_that_dies_comes_back(ground: FallibleGround) -> None:
     """Ended in the middle of an upload and of other calls: errors with a name, and soon; then all goes on."""
     blobs = await ground.open()
     path = ground.folder / "file"
-    content = noise_file(path, 1, 96 * MIB)
+    content = noise_file(path, 1, 48 * MIB)
     await blobs.put("kept", b"before")
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """A real S3 server for tests: SeaweedFS in a temporary folder, or one you name in ``CLUTCH_TEST_S3``.
 
 ``CLUTCH_TEST_S3=s3://KEY:SECRET@BUCKET/PREFIX?endpoint=http://HOST:PORT`` names a bucket of your own, on which the
-tests put and delete blobs below that prefix. The temporary server listens on loopback only, dies with the process that
+tests put and delete blobs below that prefix. The temporary server listens on loopback only, dies with the thread that
 started it, and is ended by SIGKILL: it takes half a minute to leave when asked politely.
 """
 
@@ -153,7 +153,7 @@ def temporary_server(*, volume_mb: int = 64) -> Iterator[Server]:
 
 
 @contextmanager
-def any_server() -> Iterator[str]:
+def any_store() -> Iterator[str]:
     """The address of a bucket that may be written to: yours, or one on a temporary server."""
     given = os.environ.get(ADDRESS_VARIABLE, "")
     if given:
