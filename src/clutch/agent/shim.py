@@ -460,7 +460,7 @@ class Shim:
             if fd in self.pipes:
                 self._pump(fd)
             elif fd == ORDERS_FD:
-                self._obey(os.read(ORDERS_FD, 4096))
+                self._obey(os.read(ORDERS_FD, 65536))  # all a FIFO holds: no order is cut
             elif fd == self.failure_fd:
                 self._hear_failure()
             else:
@@ -556,6 +556,8 @@ class Shim:
         assert self.status is not None
         code = os.waitstatus_to_exitcode(self.status)
         cause, reason = self._cause(code)
+        if cause == "never_started":
+            self.started_at = 0.0
         usage = os.times()
         fields = [
             ("code", str(code).encode()),

@@ -129,6 +129,7 @@ async def check_what_cannot_start_says_why(ground: Ground) -> None:
     elsewhere = replace(sh(ground, "elsewhere", "exit 0"), cwd="/no/such/place")
     lost = await run(containers, elsewhere)
     assert lost.cause is ExitCause.NEVER_STARTED and "/no/such/place" in lost.reason
+    assert missing.started_at == lost.started_at == 0.0 < lost.ended_at
     again = await containers.start(elsewhere)
     assert again.status is MemberStatus.EXITED and again.exit == lost
 
