@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,18 +57,16 @@ async def test_limits_of_a_process(ground: ShimGround) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
 async def test_it_runs_as_the_given_user(ground: ShimGround) -> None:
-    ground.folder.chmod(0o777)
-    for folder in ground.folder.parents[:3]:
-        folder.chmod(0o711)
     who = RunAs(uid=65534, gid=65533, groups=(65533, 65532))
-    answer = await said(ground, "id -u; id -g; id -G; echo mine > file; stat -c %u file", run_as=who)
+    with tempfile.TemporaryDirectory() as folder:  # not in the test's own, where only its owner may go
+        os.chown(folder, who.uid, who.gid)
+        script = "id -u; id -g; id -G; echo mine > file; stat -c %u file"
+        answer = await said(ground, script, run_as=who, cwd=folder)
     assert answer == b"65534\n65533\n65533 65532\n65534\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
 async def test_another_users_member_dies_with_its_shim_too(ground: ShimGround) -> None:
-    for folder in ground.folder.parents[:3]:
-        folder.chmod(0o711)
     containers = ground.open()
     spec = replace(ground.sh("foreign", "echo up; exec sleep 600"), run_as=RunAs(65534, 65534), cwd="/")
     await containers.start(spec)
