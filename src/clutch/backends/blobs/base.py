@@ -9,8 +9,8 @@ Every implementation passes ``clutch.testing.blobs_suite``. The rules the suite 
 - With ``create`` at most one of all writers of a key wins; the others get ``Conflict`` and change nothing.
 - A large file goes by parts. A ``put_file`` or ``get_file`` that was cut off goes on where it stopped when the same
   call is made again, if the file is unchanged; what it left behind is not visible and is removed by ``sweep``.
-- A full store is ``DiskFull``, refused credentials or rights are ``NotAllowed``, a store that does not answer is
-  ``Unavailable``; none of them changes what was there.
+- A store that says it is full is ``DiskFull``, refused credentials or rights are ``NotAllowed``, a store that does
+  not answer is ``Unavailable``; none of them changes what was there.
 - A key may not also be the folder of another one (``a`` and ``a/b``). Stores that are trees say ``Conflict``.
 
 A cancelled call may or may not have been done, as after a crash. What is in a blob is opaque here (P7).

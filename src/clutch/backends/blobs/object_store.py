@@ -25,7 +25,7 @@ from clutch.backends.blobs.layout import Head, Owner
 from clutch.backends.blobs.object_errors import OutOfRange, typed
 from clutch.backends.blobs.uploads import Upload, digests, read_at, repacked, slices
 from clutch.backends.blobs.windows import windowed
-from clutch.wire.errors import BadRequest, Conflict, Corrupt, NotFound, TooLarge, TooNew, Unavailable
+from clutch.wire.errors import BadRequest, ClutchError, Conflict, Corrupt, NotFound, TooLarge, TooNew, Unavailable
 
 if TYPE_CHECKING:
     from obstore import Attributes, Bytes, GetResult
@@ -236,7 +236,12 @@ class ObjectBlobs:
                     yield piece, await asyncio.to_thread(digests, digest, piece)
 
             upload = Upload(uuid.uuid4().hex, self._part_bytes, None)
-            await self._send(key, parts(), upload)
+            try:
+                await self._send(key, parts(), upload)
+            except Exception:  # nobody can go on with it; what cannot be removed now is swept
+                with suppress(ClutchError):
+                    await self._drop(upload.name)
+                raise
             return await self._commit(key, upload, digest.hexdigest(), create)
 
     async def _put_small(self, key: str, content: bytes, create: bool) -> Blob:
