@@ -142,7 +142,7 @@ async def test_a_process_that_hides_is_still_found_by_its_control_group(ground: 
     """No environment, no session, no parent of ours: only the group tells."""
     containers = ground.open()
     word = unique_sleep()
-    spec = ground.sh("hider", f"(setsid env -i sleep {word} &); sleep 600")
+    spec = ground.sh("hider", f"(setsid env -i sleep {word} &); exec sleep 600")
     key = key_of(spec)
     await containers.start(spec)
     if not ground.directories.traces(key).cgroups:

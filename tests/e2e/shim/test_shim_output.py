@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -142,8 +142,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-async def test_a_full_disk_costs_old_output_and_never_the_record(small_disk: Path) -> None:
+@pytest.fixture
+async def small_ground(small_disk: Path) -> AsyncIterator[ShimGround]:
     ground = ShimGround(small_disk)
+    yield ground
+    (small_disk / "filler").unlink(missing_ok=True)
+    await ground.close()
+
+
+async def test_a_full_disk_costs_old_output_and_never_the_record(small_ground: ShimGround) -> None:
+    ground = small_ground
     containers = ground.open()
     script = f"head -c 5000000 /dev/zero | tr '\\000' x; head -c {300_000} /dev/zero | tr '\\000' y; exit 8"
     spec = ground.sh("filling", script)
@@ -156,11 +164,12 @@ async def test_a_full_disk_costs_old_output_and_never_the_record(small_disk: Pat
     gaps, _ = spool.rest(spool.Cursor(stdout=ends), record.stdout_bytes, record.stderr_bytes)
     assert [piece for piece in pieces if isinstance(piece, spool.Gap)]
     assert ground.stdout(key).endswith(b"y" * 1000) and gaps == []  # room was made, so the end is there
-    await ground.close()
 
 
-async def test_the_record_has_its_place_on_a_disk_that_others_filled(small_disk: Path) -> None:
-    ground = ShimGround(small_disk)
+async def test_the_record_has_its_place_on_a_disk_that_others_filled(
+    small_disk: Path, small_ground: ShimGround
+) -> None:
+    ground = small_ground
     containers = ground.open()
     spec = ground.sh("silent", "trap 'exit 6' TERM; sleep 600 & wait")
     key = key_of(spec)
@@ -171,8 +180,6 @@ async def test_the_record_has_its_place_on_a_disk_that_others_filled(small_disk:
     await containers.signal(key, signal.SIGTERM)
     record = await containers.wait(key, 20.0)
     assert record.code in (6, -signal.SIGTERM) and record.cause is ExitCause.OWN, record
-    (small_disk / "filler").unlink()
-    await ground.close()
 
 
 def fill(disk: Path) -> bool:
