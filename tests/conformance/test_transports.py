@@ -217,8 +217,14 @@ async def ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         folder = tmp_path / "ipc"
         folder.mkdir(0o700)
         made = ZmqGround(folder)
+    troubles: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: troubles.append(context.get("exception") or context)
+    )
     yield made
     await made.close()
+    for trouble in troubles:
+        raise trouble if isinstance(trouble, BaseException) else AssertionError(trouble)
 
 
 def name_of(check: Check) -> str:

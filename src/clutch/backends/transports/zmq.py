@@ -145,7 +145,12 @@ class ZmqTransport:
         if self._closed:
             raise Unavailable("this transport is closed", object=endpoint)
         if not endpoint.startswith(("tcp://", "ipc://")):
-            raise BadRequest("there is no such way to speak", object=endpoint, next_step=_KNOWN)
+            raise BadRequest("there is no such way to speak", object=endpoint or "endpoint", next_step=_KNOWN)
+        if _is_tcp(endpoint):
+            host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+            is_number = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+            if not host or not (is_number or port == "*"):
+                raise BadRequest("no host and port", object=endpoint, next_step=_KNOWN)
 
     # ------------------------------------------------------------------------------------------------ the gate
 

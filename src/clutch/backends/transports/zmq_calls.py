@@ -163,6 +163,9 @@ class ZmqServer(Generic[H]):
     def _introduce(self, route: bytes, frame: Any, control: Control) -> None:
         self._wire.hear()  # what ended before this began is told first: connections have numbers that are used again
         connection, key = connection_of(frame), key_of(frame)
+        if connection is None:
+            self.counts.garbage += 1
+            return
         peer = Identity(control.name, control.number)
         try:
             self._judge(peer, key, control.protocol)

@@ -52,7 +52,8 @@ class Link:
         socket = self._make()
         prepare(socket, self._options, self._keys)
         prepare_to_connect(socket, self.address.public_key if self._keys else "")
-        wire = LoopSocket(socket, self._on_frames, self._on_event)
+        speaks_only = socket.type == zmq.PUSH
+        wire = LoopSocket(socket, self._on_frames, self._on_event, wants=lambda: not speaks_only)
         socket.connect(self.address.endpoint)
         return wire
 

@@ -25,6 +25,9 @@ LOOK_AGAIN_S = 0.02
 HANDSHAKE_MS = 10_000
 FRAME_SLACK_BYTES = 1 << 20
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_IN = int(zmq.POLLIN)  # plain numbers: the named ones cost a microsecond each time they are joined
+_LAST = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 WATCHED = FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
@@ -53,8 +56,8 @@ class LoopSocket:
         self._scheduled = False
         self.closed = False
         self._loop.add_reader(socket.FD, self._pump)
-        self._loop.add_reader(self._monitor.FD, self._pump)
-        self.wake()
+        self._loop.add_reader(self._monitor.FD, self._on_monitor)
+        self._loop.call_soon(self._on_monitor)
 
     def wake(self) -> None:
         """Look at the socket soon."""
@@ -78,16 +81,16 @@ class LoopSocket:
         copy = size < COPY_BELOW_BYTES
         try:
             try:
-                self.socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
+                self._put(frames, copy)
             except zmq.Again:
                 self.socket.get(zmq.EVENTS)  # makes it notice room, or a connection, that came a moment ago
-                self.socket.send_multipart(frames, zmq.NOBLOCK, copy=copy)
+                self._put(frames, copy)
         except zmq.Again:
             self.wake()
             return False
         except zmq.ZMQError as error:
             raise Unavailable(f"the connection says: {error.strerror}", object="transport") from error
-        self.wake()
+        self._look()
         return True
 
     async def send(self, frames: Sequence[Any], size: int, until: float) -> bool:
@@ -130,23 +133,49 @@ class LoopSocket:
     def _open(self) -> bool:
         return not self.closed
 
+    def _put(self, frames: Sequence[Any], copy: bool) -> None:
+        """All frames or, with ``Again``, none: only the first can be refused."""
+        send = self.socket.send
+        for frame in frames[:-1]:
+            send(frame, _MORE, copy=copy)
+        send(frames[-1], _LAST, copy=copy)
+
+    def _get(self) -> list[Any] | None:
+        """The next message; None if it went with its connection between looking and taking."""
+        try:
+            frames: Any = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        return list(frames)
+
+    def _look(self) -> None:
+        """Look soon if using the socket has swallowed the sign that something came."""
+        if int(self.socket.get(zmq.EVENTS)) & _IN:
+            self.wake()
+
+    def _on_monitor(self) -> None:
+        self.hear()
+        self.wake()
+
     def _pump(self) -> None:
         self._scheduled = False
         if self.closed:
             return
-        self.hear()
         for _ in range(AT_ONCE):
-            if not self._open() or not self._wants():
+            came = int(self.socket.get(zmq.EVENTS)) & _IN  # also takes the sign away, or the loop would spin
+            if not self._wants():
                 break
-            try:
-                frames: Any = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            frames = self._get() if came else None
+            if frames is None:
                 self._on_idle()
                 break
             self._on_frames(frames)
+            if not self._open():
+                return
         else:
             self.wake()  # more may wait; let others have their turn first
-        self._writable.ring()
+        if self._writable:
+            self._writable.ring()
 
 
 def prepare(socket: zmq.Socket[bytes], options: Options, keys: KeyPair | None) -> None:
@@ -174,9 +203,15 @@ def prepare_to_connect(socket: zmq.Socket[bytes], server_key: str) -> None:
         socket.set(zmq.CURVE_SERVERKEY, server_key.encode())
 
 
-def connection_of(frame: Any) -> int:
-    """The number of the connection by which a frame came; numbers of ended connections are used again."""
-    return int(frame.get(zmq.SRCFD))
+def connection_of(frame: Any) -> int | None:
+    """The number of the connection by which a frame came; numbers of ended connections are used again.
+
+    None for a connection without a handshake: ZeroMQ takes any bytes for the first version of its protocol.
+    """
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return None
 
 
 def key_of(frame: Any) -> str:

@@ -70,6 +70,9 @@ class ZmqPuller(Generic[H]):
         except Corrupt:
             self.counts.garbage += 1
             return
+        if connection is None:
+            self.counts.garbage += 1
+            return
         peer = Identity(control.name, control.number)
         if self._allow is not None and self._allow.name_of(key_of(frames[0])) != peer.name:
             self.counts.refused += 1
