@@ -174,7 +174,7 @@ def _thaw_tasks(state: State, frozen: FrozenState) -> None:
                 leaving_for=allocation.beneficiary or RequestId(""),
                 leaving=allocation.state in (AllocationState.LEAVING, AllocationState.ENDING),
             )
-            ledger.hold(holding)
+            ledger.keep(holding)
     for member in frozen.members:
         if member.state is MemberState.RESTING:
             state.deadlines.set(Due.MEMBER_REST, str(member.member), member.rest_until)
@@ -195,7 +195,7 @@ def _thaw_leases(state: State, frozen: FrozenState) -> None:
             ledger.enqueue(request)
             continue
         state.leases_on.setdefault(lease.placement.node, {})[lease.lease] = None
-        ledger.hold(
+        ledger.keep(
             Holding(
                 request=request,
                 placements=(lease.placement,),

@@ -191,6 +191,8 @@ class Loop:
         due = self._due_at()
         now = self.clock.now()
         wait = self.settings.beat_s if due is None else min(self.settings.beat_s, max(0.0, due - now))
+        if any(plan.more for plan in self.plans.values()):
+            wait = 0.0  # a pass stopped at its bound: see who has come meanwhile, then go on
         batch: list[_Pending] = []
         try:
             async with asyncio.timeout(wait):
@@ -286,7 +288,9 @@ class Loop:
     def _pools_to_plan(self, ticked: bool) -> list[PoolName]:
         """Where something changed; with quotas a change in one pool may matter to another; time matters to all."""
         changed = self.state.touched.pools
-        return [pool for pool in self.state.pools if ticked or pool in changed or (changed and self.state.quotas)]
+        more = [pool for pool, plan in self.plans.items() if plan.more]
+        everywhere = ticked or (bool(changed) and bool(self.state.quotas))
+        return [pool for pool in self.state.pools if everywhere or pool in changed or pool in more]
 
     async def _persist(self, batch: Batch) -> None:
         await self.journal.append(batch)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from house import House, trial_spec
+from house import House, session_spec, trial_spec
 
 from clutch.core.freezing import VERSION, freeze, thaw
 from clutch.wire.errors import Corrupt, TooNew
+from clutch.wire.ids import NodeId
 
 
 def test_a_newer_snapshot_is_too_new() -> None:
@@ -35,3 +36,19 @@ def test_damage_is_corrupt_wherever_it_is() -> None:
     for payload in (b"", b"\x80", snapshot.payload[:-1]):
         with pytest.raises(Corrupt):
             thaw(msgspec.structs.replace(snapshot, payload=payload), {})
+
+
+def test_what_is_held_in_a_room_that_has_shrunk_comes_through_a_snapshot() -> None:
+    """A node lost a slot, and with it room for subscriptions: what was granted before is still held (seed 883)."""
+    house = House().nodes(2)
+    for name in ("a", "b", "c", "d"):
+        house.running(session_spec(name, replicas=1, slots=2))
+    node = house.state.nodes[NodeId("n0")]
+    smaller = msgspec.structs.replace(node.capacity, slots=node.capacity.slots[:1], millicpus=1)
+    house.machines[NodeId("n0")].brain.capacity = smaller
+    house.beat("n0")
+    assert house.state.nodes[NodeId("n0")].capacity.millicpus == 1
+    again = thaw(freeze(house.state), house.controllers)
+    assert freeze(again).payload == freeze(house.state).payload
+    for ledger in again.ledgers.values():
+        ledger.check()

@@ -18,26 +18,21 @@ from clutch.wire.schedule import Grant, Placement, Preemption
 
 Facts = Iterator[f.Fact]
 
-PASSES_MAX = 100
-"""A pass stops at its own bound and says that there is more; this bounds how often it is asked again in one turn."""
-
 
 def schedule(state: State, pools: Iterable[PoolName], now: float, plans: dict[PoolName, Plan]) -> Facts:
-    """Everything that the pools' policies want now. ``plans`` receives each pool's plan, for those who ask why."""
+    """What the pools' policies want now, one pass each. ``plans`` receives each pool's plan, for those who ask why;
+    one that says there is more wants to be asked again once these facts are folded."""
     for pool in pools:
         ledger = state.ledgers[pool]
         if not ledger.waiting:
             plans.pop(pool, None)
             continue
-        for _ in range(PASSES_MAX):
-            made = plans[pool] = plan(ledger, now)
-            checked = recheck(made, ledger)
-            for grant in checked.grants:
-                yield granted(state, grant)
-            for preemption in checked.preemptions:
-                yield from preempted(state, preemption, now)
-            if not made.more:
-                break
+        made = plans[pool] = plan(ledger, now)
+        checked = recheck(made, ledger)
+        for grant in checked.grants:
+            yield granted(state, grant)
+        for preemption in checked.preemptions:
+            yield from preempted(state, preemption, now)
 
 
 def _placed(state: State, placement: Placement) -> f.Placed:

@@ -113,10 +113,19 @@ class Ledger:
 
     def hold(self, holding: Holding) -> None:
         """Give a holding its resources; if its request waits, it leaves the queue."""
+        self._must_accept(holding.request.request, holding.placements)
+        self.keep(holding)
+
+    def keep(self, holding: Holding) -> None:
+        """Enter what is held already, as a snapshot has it: its room may have shrunk since it was granted, and what is
+        held is held. Only a slot that two hold is refused."""
         name = holding.request.request
         if name in self._holdings:
             raise BrokenInvariant("holds resources already", object=name)
-        self._must_accept(name, holding.placements)
+        for placement in holding.placements:
+            conflict = self.index.desks[placement.node].conflicts(placement)
+            if conflict:
+                raise BrokenInvariant(f"{placement.role}.{placement.rank} on {placement.node}: {conflict}", object=name)
         if name in self.lines.requests:
             self.lines.remove(name)
         self._holdings[name] = holding

@@ -94,14 +94,9 @@ class Desk:
 
     def refuses(self, placement: Placement) -> str:
         """Why this placement cannot be taken here, or nothing."""
-        if placement.slots:
-            mask = mask_of(placement.slots)
-            if mask.bit_count() != len(placement.slots):
-                return f"slot named twice in {placement.slots}"
-            if mask & ~self.owned.get(placement.kind, 0):
-                return f"no such {placement.kind} slot among {placement.slots}"
-            if mask & self.taken.get(placement.kind, 0):
-                return f"slot among {placement.slots} is taken"
+        conflict = self.conflicts(placement)
+        if conflict:
+            return conflict
         if placement.millicpus and placement.millicpus > self.millicpus:
             return f"{placement.millicpus} millicpus wanted, {self.millicpus} free"
         if placement.memory_bytes and placement.memory_bytes > self.memory_bytes:
@@ -112,6 +107,18 @@ class Desk:
                 return (
                     f"subscription of {placement.subscribed} {kind} slots is over the bound {self.bound.get(kind, 0)}"
                 )
+        return ""
+
+    def conflicts(self, placement: Placement) -> str:
+        """Why its slots cannot be its own, however large the room is; or nothing."""
+        if placement.slots:
+            mask = mask_of(placement.slots)
+            if mask.bit_count() != len(placement.slots):
+                return f"slot named twice in {placement.slots}"
+            if mask & ~self.owned.get(placement.kind, 0):
+                return f"no such {placement.kind} slot among {placement.slots}"
+            if mask & self.taken.get(placement.kind, 0):
+                return f"slot among {placement.slots} is taken"
         return ""
 
     def take(self, placement: Placement) -> None:

@@ -68,7 +68,7 @@ class Person:
             if kind in ("rl", "gang"):
                 self.programs.append(task)
             if kind == "rl":
-                self._at(self.chance.uniform(2.0, 15.0), lambda: self._resize(task, "actor"))
+                self._at(self.chance.uniform(2.0, 15.0), lambda: self._resize(task))
             if kind == "notebook":
                 self.sessions[task] = Session(self.cluster, task, spec)
 
@@ -112,11 +112,17 @@ class Person:
             if self.cluster.plan.nodes > 3:
                 self.caller.ask(event_exclude, lambda answer, error: None)
         else:
-            program = self.chance.choice(self.programs or [task])
-            self._resize(program, "actor" if program.startswith("rl") else "main")
+            self._resize(self.chance.choice(self.programs or [task]))
 
-    def _resize(self, task: TaskId, role: str) -> None:
-        event = e.Resize(cause="api:ada", task=task, role=role, count=self.chance.randint(1, 4))
+    def _resize(self, task: TaskId) -> None:
+        """Another size, but none that the cluster could never hold: that would wait for ever, and rightly so."""
+        found = self.cluster.truth.state.tasks.get(task)
+        role = found.spec.roles[-1] if found is not None else None
+        if role is None or not isinstance(role.shape, Members):
+            return
+        plan, shape = self.cluster.plan, role.shape
+        most = max(1, plan.nodes * plan.slots // (2 * shape.each.slots)) if shape.each.slots else 4
+        event = e.Resize(cause="api:ada", task=task, role=role.name, count=self.chance.randint(1, min(4, most)))
         self.caller.ask(event, lambda answer, error: None)
 
     def _wish(self, event: e.Pause | e.Resume | e.Cancel | e.Kill, wish: TaskWish) -> None:
