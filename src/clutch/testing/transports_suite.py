@@ -527,6 +527,20 @@ async def check_a_stopped_peer_is_dead_within_seconds(ground: Ground) -> None:
     await child.kill()
 
 
+async def check_a_call_under_way_fails_as_soon_as_its_server_is_killed(ground: Ground) -> None:
+    child = await ground.spawn("serve", "server", 1, ground.endpoint())
+    patient = Options(heartbeat_s=10, dead_after_s=60)
+    caller = await ground.party("ann").connect(ground.address("server", child.said), Said, options=patient)
+    await caller.call(Said(1), within_s=PATIENCE_S)
+    child.stop()  # so that it cannot answer
+    call = asyncio.ensure_future(caller.call(Said(2), within_s=PATIENCE_S))
+    await asyncio.sleep(0)
+    began = asyncio.get_running_loop().time()
+    await child.kill()
+    await refused(Unavailable, call, "server")
+    assert asyncio.get_running_loop().time() - began < 5
+
+
 CHECKS: tuple[Check, ...] = (
     check_calls_are_answered_in_order,
     check_errors_are_answers,
@@ -547,7 +561,11 @@ CHECKS: tuple[Check, ...] = (
     check_closing_ends_every_wait,
 )
 KEY_CHECKS: tuple[Check, ...] = (check_a_foreign_key_is_refused_and_counted,)
-NETWORK_CHECKS: tuple[Check, ...] = (check_junk_does_no_harm, check_a_stopped_peer_is_dead_within_seconds)
+NETWORK_CHECKS: tuple[Check, ...] = (
+    check_junk_does_no_harm,
+    check_a_stopped_peer_is_dead_within_seconds,
+    check_a_call_under_way_fails_as_soon_as_its_server_is_killed,
+)
 
 
 async def _stand_alone(told: Told) -> None:

@@ -1,6 +1,7 @@
 """The parts of transports: keys, frames, who is heard, queues, and what is refused before anything is sent."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import msgspec
@@ -225,3 +226,27 @@ async def test_a_ring_for_who_has_left_goes_to_the_next() -> None:
     assert await second
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+async def test_waiting_costs_no_time_of_the_processor(tmp_path: Path) -> None:
+    """Not with everything idle, and not with a puller whose queue is full and a pusher that waits for it."""
+    folder = tmp_path / "f"
+    folder.mkdir(0o700)
+    transport = ZmqTransport(Identity("ann"), new_keys())
+    small = Options(queue=2)
+    server = await transport.serve(f"ipc://{folder}/s", Said)
+    puller = await transport.pull(f"ipc://{folder}/p", Said, options=small)
+    caller = await transport.connect(Address("ann", server.endpoint), Said)
+    pusher = await transport.push(Address("ann", puller.endpoint), Said, options=small)
+    call = asyncio.ensure_future(caller.call(Said(1), within_s=30))
+    request = await server.receive(within_s=10)
+    with pytest.raises(TimedOut):
+        for n in range(100):
+            await pusher.push(Said(n), [bytes(1 << 20)], within_s=0.2 if n else 10)
+    before = time.process_time()
+    with pytest.raises(TimedOut):
+        await pusher.push(Said(0), [bytes(1 << 20)], within_s=0.5)
+    assert time.process_time() - before < 0.25
+    await server.reply(request, Said(2))
+    assert (await call).header.n == 2
+    await transport.close()

@@ -102,9 +102,9 @@ class NameFolder:
     def now(self) -> float:
         """The folder's own clock."""
         try:
-            os.utime(self._clock)
-            return self._clock.stat().st_mtime
-        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                os.utime(self._clock)
+                return self._clock.stat().st_mtime
             self._clock.touch(0o600)
             return self._clock.stat().st_mtime
         except OSError as error:

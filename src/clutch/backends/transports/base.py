@@ -61,7 +61,7 @@ class AtBound(StrEnum):
     """What a sender does when its queue is full."""
 
     WAIT = "wait"  # until there is room or its deadline passes
-    DROP_OLDEST = "drop_oldest"  # never wait; the oldest unsent message goes and is counted
+    DROP_OLDEST = "drop_oldest"  # never wait; the oldest unsent message goes and is counted. Closing drops the rest
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

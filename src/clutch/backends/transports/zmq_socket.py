@@ -86,7 +86,7 @@ class LoopSocket:
                 self.socket.get(zmq.EVENTS)  # makes it notice room, or a connection, that came a moment ago
                 self._put(frames, copy)
         except zmq.Again:
-            self.wake()
+            self._look()
             return False
         except zmq.ZMQError as error:
             raise Unavailable(f"the connection says: {error.strerror}", object="transport") from error
@@ -150,7 +150,7 @@ class LoopSocket:
 
     def _look(self) -> None:
         """Look soon if using the socket has swallowed the sign that something came."""
-        if int(self.socket.get(zmq.EVENTS)) & _IN:
+        if self._wants() and int(self.socket.get(zmq.EVENTS)) & _IN:
             self.wake()
 
     def _on_monitor(self) -> None:
