@@ -37,6 +37,7 @@ bench: setup ## the benchmarks, each beside a peer or a physical limit
 	@$(BIN)/python benchmarks/scheduling.py
 	@$(BIN)/python benchmarks/journal.py
 	@$(BIN)/python benchmarks/start.py
+	@$(BIN)/python benchmarks/blobs.py
 	@$(BIN)/python benchmarks/consensus.py
 
 clean: ## remove .venv and caches

@@ -5,7 +5,15 @@ import pytest
 from clutch.testing.postgres import any_server
 
 pytest.register_assert_rewrite(
-    "clutch.testing.journal_suite", "clutch.testing.journal_suite_faults", "clutch.testing.journal_suite_views"
+    "clutch.testing.blobs_ground",
+    "clutch.testing.blobs_suite",
+    "clutch.testing.blobs_suite_faults",
+    "clutch.testing.containers_suite",
+    "clutch.testing.journal_suite",
+    "clutch.testing.journal_suite_faults",
+    "clutch.testing.journal_suite_views",
+    "clutch.testing.names_suite",
+    "clutch.testing.transports_suite",
 )
 
 

@@ -56,6 +56,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             task.cancel()
         while self._grave:
             self._run(self._grave.popleft())
+        for task in self._tasks:
+            if not task.done():  # killed before its first step
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = task.get_coro()
+                assert coroutine is not None
+                coroutine.close()
         self._tasks.clear()
         self.dead = True
 
