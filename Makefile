@@ -38,6 +38,7 @@ bench: setup ## the benchmarks, each beside a peer or a physical limit
 	@$(BIN)/python benchmarks/journal.py
 	@$(BIN)/python benchmarks/start.py
 	@$(BIN)/python benchmarks/blobs.py
+	@$(BIN)/python benchmarks/transports.py
 	@$(BIN)/python benchmarks/consensus.py
 
 clean: ## remove .venv and caches

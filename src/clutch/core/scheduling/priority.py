@@ -32,7 +32,7 @@ from clutch.wire.specs import PriorityPolicy
 
 RESERVATIONS = 16
 """How many blocked lines may reserve nodes at once."""
-SEARCHES = 128
+SEARCHES = 64
 """How many times a pass may find victims. Beyond that it says there is more, and until then only work that can make
 way passes those it did not search for."""
 
