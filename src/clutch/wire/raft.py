@@ -199,7 +199,7 @@ class Refusal(Message, frozen=True, array_like=True, tag="refused"):
 
 
 class Introduction(Message, frozen=True, array_like=True, tag="introduce"):
-    """Where the group's members are now, told to one that asks for votes because it has missed how the group changed."""
+    """Where the members are now, told to one that asks for votes because it has missed how the group changed."""
 
     addresses: tuple[Address, ...]
 
