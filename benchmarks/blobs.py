@@ -106,7 +106,7 @@ async def folder(origin: Path, size: int, scratch: Path, rounds: int) -> None:
 async def s3(address: str, origin: Path, size: int, scratch: Path, rounds: int) -> None:
     blobs = await open_blobs(address)
     assert isinstance(blobs, ObjectBlobs)
-    store, back = blobs._store, scratch / "back"
+    store, back = blobs._client.store, scratch / "back"
     took: dict[str, list[float]] = {name: [] for name in ("put", "get", "bare put", "bare get")}
 
     async def bare_get() -> None:

@@ -96,7 +96,7 @@ class ObjectGround:
         return blobs
 
     async def damage(self, key: str) -> None:
-        store = (await self.open())._store
+        store = (await self.open())._client.store
         found = await obstore.get_async(store, key)
         attributes = found.attributes
         name = key
@@ -110,7 +110,7 @@ class ObjectGround:
         await obstore.put_async(store, name, bytes(content), attributes=attributes)
 
     async def leftovers(self) -> int:
-        store = (await self.open())._store
+        store = (await self.open())._client.store
         return sum([len(chunk) async for chunk in obstore.list(store, layout.PARTS)])
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import obstore
 
 from clutch.backends.blobs import layout
 from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Progress
+from clutch.backends.blobs.client import Client
 from clutch.backends.blobs.files import Landing, corrupt, is_taken, source
 from clutch.backends.blobs.keys import RESERVED, check_key, check_prefix, check_range, clamp_range, is_key
 from clutch.backends.blobs.layout import Head, Owner
@@ -53,12 +53,13 @@ class ObjectBlobs:
 
     def __init__(self, store: ObjectStore, where: str, *, part_bytes: int = layout.PART_BYTES) -> None:
         """``where`` names the store in errors, without any secret."""
-        self._store = store
+        self._client = Client(store)
         self._where = where
         self._part_bytes = part_bytes
 
     async def close(self) -> None:
-        """The client's connections go with it."""
+        """No call is begun any more; connections go with the client."""
+        self._client.close()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -68,14 +69,14 @@ class ObjectBlobs:
             if not body:
                 try:
                     with typed(self._where, f"blob {key}"):
-                        return _Found(key, await obstore.get_async(self._store, key, options={"range": (0, 1)}))
+                        return _Found(key, await self._client.get(key, {"range": (0, 1)}))
                 except OutOfRange:
                     pass  # it is empty
-            return _Found(key, await obstore.get_async(self._store, key))
+            return _Found(key, await self._client.get(key))
 
     async def _head(self, found: _Found) -> Head:
         with typed(self._where, f"blob {found.blob.key}"):
-            text = (await found.result.bytes_async()).to_bytes()
+            text = (await self._client.body(found.result)).to_bytes()
         try:
             head = msgspec.json.decode(text, type=Head)
         except msgspec.DecodeError as error:
@@ -89,7 +90,7 @@ class ObjectBlobs:
     async def _part(self, key: str, name: str, start: int, stop: int) -> Bytes:
         try:
             with typed(self._where, f"blob {key}"):
-                content = await obstore.get_range_async(self._store, name, start=start, end=stop)
+                content = await self._client.get_range(name, start, stop)
         except OutOfRange as error:
             raise corrupt(key, f"the part {name} is too short") from error
         if len(content) != stop - start:
@@ -140,10 +141,10 @@ class ObjectBlobs:
             return b""
         with typed(self._where, f"blob {key}"):
             if whole:
-                return (await found.result.bytes_async()).to_bytes()
+                return (await self._client.body(found.result)).to_bytes()
             same = {"range": (start, stop), "if_match": found.result.meta["e_tag"]}
-            result = await obstore.get_async(self._store, key, options=same)  # type: ignore[arg-type]
-            return (await result.bytes_async()).to_bytes()
+            result = await self._client.get(key, same)  # type: ignore[arg-type]
+            return (await self._client.body(result)).to_bytes()
 
     @staticmethod
     def _restless(key: str) -> Unavailable:
@@ -181,7 +182,7 @@ class ObjectBlobs:
         key, size = found.blob.key, found.blob.size_bytes
         if head is None:
             with typed(self._where, f"blob {key}"):
-                content = await found.result.bytes_async()
+                content = await self._client.body(found.result)
             landing.restart()
             await asyncio.to_thread(landing.write, memoryview(content))
             return
@@ -198,7 +199,7 @@ class ObjectBlobs:
 
     async def _pages(self, folder: str, page_size: int) -> AsyncIterator[tuple[Listed, ...]]:
         with typed(self._where, f"folder {folder or '/'}"):
-            async for chunk in obstore.list(self._store, folder or None, chunk_size=page_size):
+            async for chunk in self._client.pages(folder or None, page_size):
                 page = tuple(
                     Listed(one["path"], one["last_modified"].timestamp()) for one in chunk if is_key(one["path"])
                 )
@@ -209,14 +210,7 @@ class ObjectBlobs:
 
     async def _put_object(self, name: str, content: bytes | memoryview, attributes: Attributes, create: bool) -> None:
         with typed(self._where, f"blob {name}"):
-            await obstore.put_async(
-                self._store,
-                name,
-                content,
-                attributes=attributes,
-                mode="create" if create else "overwrite",
-                use_multipart=False,
-            )
+            await self._client.put(name, content, attributes, create=create)
 
     async def put(self, key: str, content: Content, *, create: bool = False) -> Blob:
         check_key(key)
@@ -293,7 +287,7 @@ class ObjectBlobs:
         """What lies in an upload's folder, with its age."""
         found: dict[str, float] = {}
         with typed(self._where, f"upload {upload}"):
-            async for chunk in obstore.list(self._store, layout.folder(upload)):
+            async for chunk in self._client.pages(layout.folder(upload)):
                 found.update((one["path"].rpartition("/")[2], one["last_modified"].timestamp()) for one in chunk)
         return found
 
@@ -357,7 +351,7 @@ class ObjectBlobs:
         with typed(self._where, f"upload {upload}"):
             for first in range(0, len(names), 1_000):
                 some = [f"{layout.folder(upload)}/{name}" for name in names[first : first + 1_000]]
-                await obstore.delete_async(self._store, some)
+                await self._client.delete(some)
         return len(names)
 
     async def delete(self, key: str) -> None:
@@ -372,7 +366,7 @@ class ObjectBlobs:
             upload = ""
         try:
             with typed(self._where, f"blob {key}"):
-                await obstore.delete_async(self._store, key)
+                await self._client.delete(key)
         except NotFound:
             return
         if upload:
@@ -381,7 +375,7 @@ class ObjectBlobs:
     async def sweep(self, older_than_s: float = SWEEP_AFTER_S) -> int:
         newest: dict[str, float] = {}
         with typed(self._where, f"folder {layout.PARTS}"):
-            async for chunk in obstore.list(self._store, layout.PARTS):
+            async for chunk in self._client.pages(layout.PARTS):
                 for one in chunk:
                     upload, _, _ = one["path"].removeprefix(f"{layout.PARTS}/").partition("/")
                     newest[upload] = max(newest.get(upload, 0.0), one["last_modified"].timestamp())
@@ -395,8 +389,8 @@ class ObjectBlobs:
     async def _is_used(self, upload: str) -> bool:
         try:
             with typed(self._where, f"upload {upload}"):
-                result = await obstore.get_async(self._store, f"{layout.folder(upload)}/{layout.OWNER}")
-                owner = msgspec.json.decode((await result.bytes_async()).to_bytes(), type=Owner)
+                result = await self._client.get(f"{layout.folder(upload)}/{layout.OWNER}")
+                owner = msgspec.json.decode((await self._client.body(result)).to_bytes(), type=Owner)
             return (await self._find(owner.key, body=False)).upload == upload
         except NotFound:
             return False
