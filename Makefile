@@ -7,7 +7,7 @@ SEEDS ?= 0-999
 RAFT_SEEDS ?= 0-9999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim sim-consensus bench clean
+.PHONY: help setup demo test soak check sim sim-consensus bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -20,6 +20,9 @@ demo: setup ## a simulated day of trials, cells and RL on a small cluster, as a 
 
 test: setup ## every test that takes seconds, in parallel
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+
+soak: setup ## the tests that take minutes: chaos with real processes, kills and cut networks
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow --timeout 400
 
 check: setup ## style, types and laws
 	@$(BIN)/ruff check .

@@ -35,7 +35,7 @@ def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
         assert out.returncode == 0, f"{command}\n{out.stdout}{out.stderr}"
 
 
-@pytest.mark.parametrize("target", ["setup", "demo", "test", "check", "sim", "sim-consensus", "bench"])
+@pytest.mark.parametrize("target", ["setup", "demo", "test", "soak", "check", "sim", "sim-consensus", "bench"])
 def test_every_make_target_exists(target: str) -> None:
     out = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
