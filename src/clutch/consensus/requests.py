@@ -75,7 +75,11 @@ class Requests:
         self._change(lambda: self._raft.remove(member), timeout_ticks, done)
 
     def transfer(self, member: RaftId, timeout_ticks: int, done: Done) -> None:
-        """Hand leadership over; ``done`` gets the applied index once the target leads."""
+        """Hand leadership over; ``done`` gets the applied index once the target leads.
+
+        One attempt lasts an election timeout, and on a busy machine that can pass before the target has its votes; so
+        it is tried again until the caller's own time is over.
+        """
         try:
             self._raft.transfer(member)
         except ClutchError as error:
@@ -93,6 +97,7 @@ class Requests:
             self._retry(2 * self._limits.election_ticks)
         if self._transfer is not None and now >= self._transfer[1]:
             self._end_transfer(Conflict("leadership was not handed over in time", object=str(self._transfer[0])))
+        self._hand_over_again()
 
     def applied(self, entry: Entry, index: int | None) -> None:
         """An entry was applied: new, a repeat of ``index``, or (None) refused as too old to know."""
@@ -172,6 +177,16 @@ class Requests:
         waiting = self.waits.unconfirmed(context)
         if waiting is not None:
             self._ask_read(*waiting)
+
+    def _hand_over_again(self) -> None:
+        """The core has given up an attempt that its client still waits for."""
+        state = self._raft.state
+        if self._transfer is None or state.role is not Role.LEADER or state.transfer_to is not None:
+            return
+        try:
+            self._raft.transfer(self._transfer[0])
+        except ClutchError as error:
+            self._end_transfer(error)
 
     def _end_transfer(self, outcome: int | ClutchError) -> None:
         if self._transfer is not None:

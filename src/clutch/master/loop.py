@@ -127,13 +127,13 @@ class Loop:
         now = self.clock.now()
         heard = self._contacts.take(report, now)
         if heard is Heard.NEWS:
-            self._tell(e.Reported(cause=f"agent:{report.node}", report=report))
+            self.tell(e.Reported(cause=f"agent:{report.node}", report=report))
         elif heard is Heard.STRANGE:
             hello = self._contacts.greet(report.node, now)
             if hello is not None:
                 self.links.say(report.node, hello)
 
-    def _tell(self, event: e.Event) -> None:
+    def tell(self, event: e.Event) -> None:
         """Take an event that nobody waits for. Such events repeat themselves, so a full queue may drop one."""
         if not self._queue.full():
             self._queue.put_nowait(_Pending(event, None))

@@ -5,6 +5,7 @@
     ClutchError
     ├── UserError            the caller can mend it
     │   ├── BadRequest           400  bad_request        unknown key, wrong type, impossible amount
+    │   ├── NotAuthenticated     401  not_authenticated  no token, or one that is unknown, expired or revoked
     │   ├── NotAllowed           403  not_allowed        the caller may not do this
     │   ├── NotFound             404  not_found          no such task, node, lease
     │   ├── Conflict             409  conflict           it exists already, or is in a state that forbids this
@@ -78,6 +79,12 @@ class BadRequest(UserError):
     """What was asked for is malformed or impossible."""
 
     code, status = "bad_request", 400
+
+
+class NotAuthenticated(UserError):
+    """No token came with it, or one that is unknown, expired or revoked."""
+
+    code, status = "not_authenticated", 401
 
 
 class NotAllowed(UserError):

@@ -1,0 +1,1 @@
+"""Who may do what: users, groups, workspaces, roles, tokens, secrets, audit, usage."""

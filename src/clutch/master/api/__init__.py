@@ -1,0 +1,1 @@
+"""HTTP: routes over the master's services. Nothing here decides."""
