@@ -31,7 +31,8 @@ LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error", "critical")
 """From the least to the most serious."""
 
 LineKind = Literal["line", "lost", "removed"]
-"""``lost``: bytes that never arrived (dropped at the spool's cap, or lost with their machine). ``removed``: by retention."""
+"""``lost``: bytes that never arrived (dropped at the spool's cap, or lost with their machine); ``removed``: by
+retention."""
 
 
 class OutputQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +98,7 @@ class OutputPage(msgspec.Struct, frozen=True):
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """How much output is kept. What is older, or too much, goes from ended tasks, the oldest first. 0 means no bound."""
+    """How much output is kept. What is older, or too much, goes from ended tasks, the oldest first. 0: no bound."""
 
     age_max_s: float = 0.0
     size_max_bytes: int = 0
