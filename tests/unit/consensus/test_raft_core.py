@@ -13,6 +13,7 @@ from clutch.consensus import configuration as configurations
 from clutch.consensus.log import Log
 from clutch.consensus.progress import Flow, Progress
 from clutch.consensus.raft import Raft, Recovered
+from clutch.consensus.requests import Requests
 from clutch.consensus.state import MOVES, Limits, Role
 from clutch.wire.errors import (
     BadRequest,
@@ -36,6 +37,7 @@ from clutch.wire.raft import (
     Heartbeat,
     RaftId,
     SnapshotMeta,
+    TimeoutNow,
     VoteReply,
     VoteRequest,
 )
@@ -315,3 +317,24 @@ def test_a_broken_connection_to_the_leader_is_a_hint_only() -> None:
     assert raft.state.term == 1
     raft.step(Heartbeat("g", B, A, 1, 0))
     assert (raft.state.role, raft.state.leader) == (Role.FOLLOWER, B)
+
+
+def test_a_lost_hand_over_is_tried_again_until_its_time_is_over() -> None:
+    """One attempt lasts an election timeout; on a busy machine it passes before the target has its votes."""
+    raft = make()
+    lead(raft)
+    requests = Requests(raft, LIMITS, first_context=0)
+    outcomes: list[object] = []
+    requests.transfer(B, 4 * LIMITS.election_ticks, outcomes.append)
+    settle(raft)  # the first attempt is lost on the way
+    asked_at = []
+    for now in range(1, 3 * LIMITS.election_ticks):
+        raft.tick()
+        for follower in (B, C):
+            raft.step(AppendReply("g", follower, A, raft.state.term, raft.state.log.last_index))
+        requests.tick(now)
+        asked_at += [now for m in settle(raft) if isinstance(m, TimeoutNow)]
+    assert max(asked_at) > 2 * LIMITS.election_ticks
+    assert outcomes == []
+    requests.tick(4 * LIMITS.election_ticks)
+    assert isinstance(outcomes[0], Conflict)
