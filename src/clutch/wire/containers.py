@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from clutch.wire.ids import Fence, MemberId
@@ -30,11 +32,27 @@ class RunAs(msgspec.Struct, frozen=True):
     groups: tuple[int, ...] = ()
 
 
+class Pull(StrEnum):
+    """When an image is fetched before a start."""
+
+    MISSING = "missing"  # unless the node has it
+    ALWAYS = "always"
+    NEVER = "never"  # it must be there
+
+
+class Mount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A folder or file of the node that the program sees. On the process backend ``target`` becomes a link."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
 class ContainerSpec(msgspec.Struct, frozen=True):
     """One incarnation of a member: what to run, where, as whom, with what.
 
-    ``environment`` is all the command sees, besides what ``slots`` adds (``lease_environment``). It may hold secrets
-    and is never written to disk.
+    ``environment`` is all the command sees, besides what ``slots`` adds (``lease_environment``) and what its image
+    sets. It may hold secrets, and we never write it to disk.
     """
 
     member: MemberId
@@ -47,7 +65,14 @@ class ContainerSpec(msgspec.Struct, frozen=True):
     run_as: RunAs | None = None
     output_cap_bytes: int = OUTPUT_CAP_BYTES
     image: str = ""
-    """For a way that has images; the process way refuses it."""
+    """For a way that has images; the process way refuses it. ``cwd`` is a folder of the node all the same: the
+    container sees it, writable, under the same path."""
+    pull: Pull = Pull.MISSING
+    registry_auth: str = ""
+    """``user:password`` for the image's registry; never written down."""
+    mounts: tuple[Mount, ...] = ()
+    shm_bytes: int = 0
+    """Size of ``/dev/shm``; 0 leaves the engine's default."""
 
 
 class ExitRecord(msgspec.Struct, frozen=True):
