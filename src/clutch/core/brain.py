@@ -12,7 +12,7 @@ from typing import Any
 
 from clutch.core import controller as c
 from clutch.core.deadlines import Due
-from clutch.core.decisions import allocations, cluster, controllers, leases, members, tasks
+from clutch.core.decisions import allocations, cluster, controllers, leases, machines, members, tasks
 from clutch.core.decisions.controllers import News
 from clutch.core.state import State
 from clutch.wire import events as e
@@ -25,12 +25,17 @@ HANDLERS: dict[type[e.Event], Callable[[State, Any, float], Facts]] = {
     e.BeginTerm: cluster.begin_term,
     e.PutPool: cluster.put_pool,
     e.SetQuota: cluster.set_quota,
+    e.RemoveQuota: cluster.remove_quota,
     e.Reported: cluster.reported,
     e.Silent: cluster.silent,
     e.DrainNode: cluster.drain,
     e.OpenNode: cluster.open_node,
     e.DisableSlots: cluster.disable_slots,
     e.RemoveNode: cluster.remove_node,
+    e.MachineUp: machines.machine_up,
+    e.LaunchFailed: machines.launch_failed,
+    e.MachineDown: machines.machine_down,
+    e.MachinesListed: machines.machines_listed,
     e.Submit: tasks.submit,
     e.Pause: tasks.pause,
     e.Resume: tasks.resume,

@@ -54,6 +54,8 @@ def check_task(spec: TaskSpec) -> None:
     check = _Checker(f"task {spec.name!r}")
     check.need(bool(NAME.fullmatch(spec.name)), "name", "it is not a name", "Use letters, digits, '.', '_' and '-'.")
     check.need(bool(spec.kind), "kind", "it is empty", "Say what it is: trial, notebook, rl, command...")
+    in_project = not spec.project or bool(NAME.fullmatch(spec.project))
+    check.need(in_project, "project", "it is not a name", "Use letters, digits, '.', '_' and '-', or leave it out.")
     in_range = spec.priority in PRIORITIES
     check.need(in_range, "priority", f"{spec.priority} is not from 1 to 99", "1 is the most important, 42 the default.")
     weight_ok = math.isfinite(spec.weight) and spec.weight > 0
@@ -161,4 +163,7 @@ def check_pool(pool: PoolSpec) -> None:
         check.whole(scale.slots_per_node, 0, "autoscale.slots_per_node", SLOTS_MAX)
         for field in ("idle_s", "starting_s", "disconnected_s"):
             check.seconds(getattr(scale, field), f"autoscale.{field}")
+        for field in ("millicpus_per_node", "memory_bytes_per_node"):
+            check.whole(getattr(scale, field), 0, f"autoscale.{field}")
+        _check_kind(check, scale.kind, "autoscale.kind")
     check.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from clutch.core import member as members
 from clutch.core.allocation import Allocation
 from clutch.core.lease import Lease
+from clutch.core.machines import Machine
 from clutch.core.member import Member
 from clutch.core.node import Node
 from clutch.core.state import State, Touched
 from clutch.core.task import Task
 from clutch.wire.journal import Gone
-from clutch.wire.views import AllocationView, LeaseView, NodeView, TaskView, View
+from clutch.wire.views import AllocationView, LeaseView, MachineView, NodeView, TaskView, View
 
 
 def project(state: State, touched: Touched) -> tuple[View | Gone, ...]:
@@ -27,6 +28,8 @@ def project(state: State, touched: Touched) -> tuple[View | Gone, ...]:
     found += [Gone(NodeView.table, node) for node in touched.removed_nodes if node not in state.nodes]
     found += [lease_view(state.leases[lease]) for lease in touched.leases if lease in state.leases]
     found += [lease_view(lease) for lease in touched.ended_leases.values()]
+    found += [machine_view(state.machines[name]) for name in touched.machines if name in state.machines]
+    found += [machine_view(machine) for name, machine in touched.ended_machines.items() if name not in state.machines]
     return tuple(found)
 
 
@@ -42,6 +45,7 @@ def task_view(task: Task, slots: int) -> TaskView:
         pool=task.spec.pool,
         owner=task.spec.owner,
         workspace=task.spec.workspace,
+        project=task.spec.project,
         state=task.state,
         reason=task.reason or "",
         detail=task.detail,
@@ -96,4 +100,19 @@ def lease_view(lease: Lease) -> LeaseView:
         state=lease.how or lease.state,
         asked_at=lease.asked_at,
         granted_at=lease.granted_at,
+    )
+
+
+def machine_view(machine: Machine) -> MachineView:
+    return MachineView(
+        key=machine.machine,
+        pool=machine.pool,
+        state=machine.state,
+        reason=machine.reason or "",
+        detail=machine.detail,
+        instance=machine.instance,
+        address=machine.address,
+        asked_at=machine.asked_at,
+        changed_at=machine.since,
+        idle_since=machine.idle_since or 0.0,
     )

@@ -1,7 +1,7 @@
 """Who may do what: roles and scopes, and what the outside sees of users, workspaces, tokens, secrets, audit and usage.
 
-A role is held over a *scope*: the whole cluster (``cluster``) or one workspace (``workspace:NAME``). A token can do what
-its user can, but never more than its own ceiling. A member's token is not stored at all: it can do only what its
+A role is held over a *scope*: the whole cluster (``cluster``) or one workspace (``workspace:NAME``). A token can do
+what its user can, but never more than its own ceiling. A member's token is not stored at all: it can do only what its
 allocation may, and dies with it.
 """
 

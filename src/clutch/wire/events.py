@@ -38,6 +38,12 @@ class SetQuota(Event, frozen=True, tag="set_quota"):
     quota: Quota
 
 
+class RemoveQuota(Event, frozen=True, tag="remove_quota"):
+    """Bound this user or workspace no more."""
+
+    scope: str
+
+
 class Reported(Event, frozen=True, tag="reported"):
     report: Report
 
@@ -220,7 +226,8 @@ class ReuseLease(Event, frozen=True, tag="reuse_lease"):
 
 
 AnyEvent = (
-    BeginTerm | PutPool | SetQuota | Reported | Silent | DrainNode | OpenNode | DisableSlots | RemoveNode | Tick
+    BeginTerm | PutPool | SetQuota | RemoveQuota | Reported | Silent | DrainNode | OpenNode | DisableSlots
+    | RemoveNode | Tick
     | Submit | Pause | Resume | Cancel | Kill | Resize | SetPriority | ExcludeNode | OpenController | TellController
     | AckLeave | DeclareFinished | CommitCheckpoint | ReachLanes | AskLease | WithdrawLease | IdleLease | ReuseLease
 )  # fmt: skip

@@ -51,6 +51,10 @@ class QuotaSet(Fact, frozen=True, tag="quota_set"):
     quota: Quota
 
 
+class QuotaRemoved(Fact, frozen=True, tag="quota_removed"):
+    scope: str
+
+
 class NodeReported(Fact, frozen=True, tag="node_reported"):
     """A node's agent has spoken to this term. With strays alive on it, the node stays closed until they are gone."""
 
@@ -346,7 +350,7 @@ class ControllerClosed(Fact, frozen=True, tag="controller_closed"):
 
 
 AnyFact = (
-    TermBegan | PoolPut | QuotaSet | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
+    TermBegan | PoolPut | QuotaSet | QuotaRemoved | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
     | SlotsDisabled | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
     | NodeExcluded | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
     | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost

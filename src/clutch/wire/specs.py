@@ -91,6 +91,8 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     roles: tuple[RoleSpec, ...]
     owner: str = "nobody"
     workspace: str = "default"
+    project: str = ""
+    """Of its workspace; what it used is accounted there. Empty: none."""
     priority: int = DEFAULT_PRIORITY
     group: str = ""
     """Tasks of one group share one fair share; empty: the task is its own group."""
@@ -155,6 +157,9 @@ class PoolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_subscription: float = 4.0
     """Subscribed slots per owned slot of a node."""
     autoscale: Autoscale | None = None
+    run_as_users: bool = False
+    """Members run as their submitter's mapped uid and gid, and a user without one cannot start anything here. False: a
+    single-user pool, where everything runs as the agent does."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     owner: str
     workspace: str
+    project: str = ""
     state: str
     reason: str
     """Why it ended (an ``EndReason``); empty while it lives. Why it waits, only the leading master knows."""

@@ -227,6 +227,9 @@ class Walker:
         self.house.do(e.Reported(report=msgspec.structs.replace(report, **change)))
 
     def quota(self) -> None:
+        if self.rng.random() < 0.3:
+            self.house.do(e.RemoveQuota(scope="user:ada"))
+            return
         self.house.do(e.SetQuota(quota=Quota(self.rng.choice(("user:ada", "nonsense")), self.rng.randrange(-1, 9))))
 
     def pool(self) -> None:

@@ -220,6 +220,19 @@ def test_what_could_never_run_under_its_quota_is_refused(scope: str) -> None:
     assert house.state_of(TaskId("waits")) is TaskState.RUNNING
 
 
+def test_a_quota_that_is_removed_bounds_nobody() -> None:
+    house = House().nodes(8)
+    house.do(e.SetQuota(quota=Quota("user:ada", 1)))
+    house.refused(e.Submit(task=T, spec=trial_spec("t", slots=2, owner="ada")), QuotaExceeded)
+    house.running(trial_spec("holds", slots=1, owner="ada"))
+    house.submit(trial_spec("waits", slots=1, owner="ada"))
+    assert house.state_of(TaskId("waits")) is TaskState.QUEUED
+    house.do(e.RemoveQuota(scope="user:ada"))
+    house.do(e.RemoveQuota(scope="user:ada"))
+    assert house.state_of(TaskId("waits")) is TaskState.RUNNING
+    assert not house.state.quotas
+
+
 def test_priority_of_a_waiting_and_of_a_running_task() -> None:
     house = House().nodes(1)
     house.now += 1000

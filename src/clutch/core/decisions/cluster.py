@@ -15,8 +15,9 @@ from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest, Conflict, Stale
 from clutch.wire.ids import NodeId
+from clutch.wire.machines import MachineId
 from clutch.wire.messages import MemberStatus, ObservedMember, Report
-from clutch.wire.outcomes import LeaseEnd, LeaseState, MemberState, NodeState, NodeWish, Verdict
+from clutch.wire.outcomes import LeaseEnd, LeaseState, MachineState, MemberState, NodeState, NodeWish, Verdict
 from clutch.wire.resources import Capacity
 from clutch.wire.schedule import PreemptReason
 from clutch.wire.specs import OnDeath, OnNodeLost
@@ -47,6 +48,11 @@ def set_quota(state: State, event: e.SetQuota, now: float) -> Facts:
     yield f.QuotaSet(event.quota)
 
 
+def remove_quota(state: State, event: e.RemoveQuota, now: float) -> Facts:
+    if event.scope in state.quotas:
+        yield f.QuotaRemoved(event.scope)
+
+
 # -- reports ------------------------------------------------------------------------------------------------------
 
 
@@ -67,6 +73,7 @@ def reported(state: State, event: e.Reported, now: float) -> Facts:
             object=f"node {report.node}",
             next_step=f"Drain and remove the node first, or start the agent with --pool {known.pool}.",
         )
+    _check_machine(state, report, known)
     strays = _strays(state, report)
     says = f.NodeReported(report.node, report.pool, report.session, report.capacity, strays)
     if known is None or _differs(state, known, says):
@@ -76,6 +83,24 @@ def reported(state: State, event: e.Reported, now: float) -> Facts:
         if _is_current(state, report.node, observed):
             yield from _observed(state, observed, now)
     yield from _no_longer_there(state, report, now)
+
+
+def _check_machine(state: State, report: Report, known: nodes.Node | None) -> None:
+    """A machine that was given up does not become a node again, however late its agent speaks."""
+    machine = state.machines.get(MachineId(report.node))
+    stopped = machine is not None and machine.state is MachineState.STOPPING
+    if known is None and (stopped or MachineId(report.node) in state.gone_machines):
+        raise Conflict(
+            "its machine was given up" if machine is None else f"its machine is being stopped ({machine.reason})",
+            object=f"node {report.node}",
+            next_step="Nothing is needed: the machine is terminated.",
+        )
+    if machine is not None and machine.pool != report.pool:
+        raise Conflict(
+            f"its machine was launched for pool {machine.pool}, the agent says {report.pool}",
+            object=f"node {report.node}",
+            next_step=f"Start the agent with --pool {machine.pool}.",
+        )
 
 
 def _differs(state: State, known: nodes.Node, says: f.NodeReported) -> bool:
@@ -201,6 +226,21 @@ def _leases_lost(state: State, node: NodeId, now: float) -> Facts:
         if holder is None or holder.state not in members.PRESENT or lease.state is LeaseState.RECLAIMING:
             yield f.LeaseEnded(lease_id, LeaseEnd.LOST)
             yield from allocations.settle(state, lease.task, now)
+
+
+def give_up(state: State, node: nodes.Node, detail: str, now: float) -> Facts:
+    """The node will never return: whatever is on it is lost, also what would have waited, and it is forgotten."""
+    if node.state in nodes.HEARD or node.strays:
+        yield f.NodeSuspected(node.node)
+    if node.state is not NodeState.LOST:
+        yield f.NodeLost(node.node)
+    for identity in list(state.members_on.get(node.node, {})):
+        member = state.members.get(identity)
+        if member is not None and member.state in members.PRESENT:
+            yield from member_decisions.lost(state, member, detail, now)
+    yield from _leases_lost(state, node.node, now)
+    if not (state.members_on.get(node.node) or state.leases_on.get(node.node)):
+        yield f.NodeRemoved(node.node)
 
 
 def residents_due(state: State, node: NodeId, now: float) -> Facts:

@@ -12,6 +12,7 @@ from clutch.core.deadlines import Due
 from clutch.core.folds.indexes import (
     put_node,
 )
+from clutch.core.folds.machines import node_joined, node_left
 from clutch.core.node import Node
 from clutch.core.recorded import Recorded
 from clutch.core.scheduling.ledger import Ledger
@@ -54,6 +55,13 @@ def _quota_set(state: State, fact: f.QuotaSet, recorded: Recorded) -> None:
         state.touched.pools[pool] = None
 
 
+def _quota_removed(state: State, fact: f.QuotaRemoved, recorded: Recorded) -> None:
+    del state.quotas[fact.scope]
+    state.quota_book.clear_limit(fact.scope)
+    for pool in state.pools:
+        state.touched.pools[pool] = None
+
+
 def _node_reported(state: State, fact: f.NodeReported, recorded: Recorded) -> None:
     known = state.nodes.get(fact.node)
     wish = known.wish if known else NodeWish.OPEN
@@ -77,6 +85,7 @@ def _node_reported(state: State, fact: f.NodeReported, recorded: Recorded) -> No
     state.deadlines.clear(Due.SILENCE, fact.node)
     state.deadlines.clear(Due.RESIDENTS, fact.node)
     put_node(state, node)
+    node_joined(state, fact.node, recorded)
 
 
 def _node_suspected(state: State, fact: f.NodeSuspected, recorded: Recorded) -> None:
@@ -124,12 +133,14 @@ def _node_removed(state: State, fact: f.NodeRemoved, recorded: Recorded) -> None
     state.touched.nodes.pop(fact.node, None)
     state.touched.removed_nodes[fact.node] = None
     state.touched.pools[node.pool] = None
+    node_left(state, fact.node, recorded)
 
 
 HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
     f.TermBegan: _term_began,
     f.PoolPut: _pool_put,
     f.QuotaSet: _quota_set,
+    f.QuotaRemoved: _quota_removed,
     f.NodeReported: _node_reported,
     f.NodeSuspected: _node_suspected,
     f.NodeLost: _node_lost,
