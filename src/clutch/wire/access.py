@@ -44,6 +44,7 @@ class Needs(StrEnum):
     CLUSTER_ADMIN = "cluster_admin"
     TASK = "task"  # a member, about its own allocation
     AGENT = "agent"  # a node's agent, about its own node
+    TICKET = "ticket"  # the proxy: an editor's token, or a ticket for that one task; its handler looks itself
     MEMBER_OR_USER = "member_or_user"  # code and blobs: a member of the workspace, or its own task
 
 

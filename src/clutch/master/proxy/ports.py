@@ -9,7 +9,7 @@ from clutch.wire.errors import BadRequest, Conflict, NotFound
 from clutch.wire.ids import Fence, MemberId, NodeId, TaskId
 from clutch.wire.link import MemberUse
 from clutch.wire.outcomes import MemberState
-from clutch.wire.programs import Program
+from clutch.wire.programs import program_in
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -23,7 +23,8 @@ def target(state: State, task: TaskId, port: int, uses: tuple[MemberUse, ...]) -
     """Where this port of a task is now: on its first running member. ``port`` is one the program named, or the real
     number of one it left open (0)."""
     found = state.task(task)
-    named = _ports(found.spec.payload)
+    program = program_in(found.spec.payload)
+    named = program.ports if program is not None else ()
     member = next((m for m in state.members_of(task) if m.state is MemberState.RUNNING), None)
     if member is None or member.placement is None:
         raise Conflict(
@@ -40,13 +41,6 @@ def target(state: State, task: TaskId, port: int, uses: tuple[MemberUse, ...]) -
             f"it exposes {listed}", object=f"port {port} of task {task}", next_step="Start it with --expose PORT."
         )
     return Target(member.placement.node, member.member, fence, at)
-
-
-def _ports(payload: bytes) -> tuple[int, ...]:
-    try:
-        return msgspec.msgpack.decode(payload, type=Program).ports
-    except msgspec.MsgspecError:
-        return ()
 
 
 def parse(path: str) -> tuple[TaskId, int, str]:
