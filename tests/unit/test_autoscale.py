@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent / "scheduling"))
 from yard import Yard, members, request, room
 
-from clutch.core.autoscale import Machine, MachineState, StopReason, autoscale
+from clutch.core.autoscale import Machine, Standing, autoscale
 from clutch.wire.ids import NodeId
+from clutch.wire.machines import StopReason
 from clutch.wire.specs import Autoscale, Split, Spread
 
 SCALE = Autoscale(nodes_min=0, nodes_max=4, slots_per_node=8, millicpus_per_node=32_000, idle_s=100.0)
@@ -25,7 +26,7 @@ def pool(nodes: int = 0, scale: Autoscale = SCALE, **more: object) -> Yard:
 
 
 def running(number: int, idle_since: float | None = None) -> Machine:
-    return Machine(f"m{number}", MachineState.RUNNING, 0.0, NodeId(f"n{number}"), idle_since)
+    return Machine(f"m{number}", Standing.RUNNING, 0.0, NodeId(f"n{number}"), idle_since)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_as_many_as_the_waiting_work_can_use(wanted, launch: int) -> None:  # ty
 def test_free_room_starting_machines_and_unlisted_launches_count() -> None:
     yard = pool(1).run(request("a", 6)).want(request("fits", 2, 1), request("new", 8, 2))
     assert autoscale(yard.ledger, [running(0)], 0, 0.0).launch == 1
-    starting = Machine("m1", MachineState.STARTING, 0.0)
+    starting = Machine("m1", Standing.STARTING, 0.0)
     assert autoscale(yard.ledger, [running(0), starting], 0, 0.0).launch == 0
     assert autoscale(yard.ledger, [running(0)], 1, 0.0).launch == 0
 
@@ -82,10 +83,10 @@ def test_an_idle_machine_that_waiting_work_will_use_stays() -> None:
 
 def test_graces_of_starting_and_disconnected_machines() -> None:
     machines = [
-        Machine("m0", MachineState.STARTING, 0.0),
-        Machine("m1", MachineState.DISCONNECTED, 0.0, NodeId("n1"), 0.0),
-        Machine("m2", MachineState.DISCONNECTED, 0.0, NodeId("n2"), None),
-        Machine("m3", MachineState.STOPPED, 0.0),
+        Machine("m0", Standing.STARTING, 0.0),
+        Machine("m1", Standing.DISCONNECTED, 0.0, NodeId("n1"), 0.0),
+        Machine("m2", Standing.DISCONNECTED, 0.0, NodeId("n2"), None),
+        Machine("m3", Standing.STOPPED, 0.0),
     ]
     early = autoscale(pool().ledger, machines, 0, 599.0)
     assert [stop.machine for stop in early.terminate] == ["m3"] and early.look_again_at == 600.0
@@ -95,7 +96,7 @@ def test_graces_of_starting_and_disconnected_machines() -> None:
 
 def test_too_many_machines_are_trimmed_but_never_a_busy_one() -> None:
     scale = Autoscale(nodes_max=2, idle_s=1000.0)
-    machines = [running(0), running(1), running(2), running(3, 5.0), Machine("m4", MachineState.STARTING, 0.0)]
+    machines = [running(0), running(1), running(2), running(3, 5.0), Machine("m4", Standing.STARTING, 0.0)]
     stops = autoscale(pool(4, scale).ledger, machines, 0, 10.0).terminate
     assert [(stop.machine, stop.reason) for stop in stops] == [("m4", "over_max"), ("m3", "over_max")]
 
@@ -139,7 +140,7 @@ def test_it_converges_with_a_provider_that_lists_late(seed: int, minimum: int, l
         listed = [
             Machine(
                 name,
-                MachineState.RUNNING if m["node"] else MachineState.STARTING,
+                Standing.RUNNING if m["node"] else Standing.STARTING,
                 m["at"],
                 m["node"] or None,
                 m["idle"],

@@ -5,7 +5,8 @@ code the policies use, so a machine is launched only for work that will be place
 count as there. Nothing busy is ever terminated. A provider's listing may lag behind: machines asked for and not listed
 yet are passed in as ``launching`` and count as well, so that looking twice does not launch twice.
 
-Pure: it calls no provider and remembers nothing; the caller turns the plan into facts and outbox effects.
+Pure: it calls no provider and remembers nothing; ``decisions.machines`` turns the plan into facts, and
+``core.outbox`` those into effects.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from clutch.core.scheduling.limits import Limits
 from clutch.core.scheduling.room_index import Desk
 from clutch.core.scheduling.waiting_line import turn_of
 from clutch.wire.ids import NodeId
+from clutch.wire.machines import StopReason
 from clutch.wire.schedule import Placement
 from clutch.wire.specs import Autoscale
 
 
-class MachineState(StrEnum):
+class Standing(StrEnum):
+    """How a machine stands towards its pool."""
+
     STARTING = "starting"  # the provider has it, its agent has not reported
     RUNNING = "running"  # its agent is a node of the pool
     DISCONNECTED = "disconnected"  # its agent was a node and is silent
@@ -39,20 +43,12 @@ class Machine(msgspec.Struct, frozen=True):
     """A machine as the provider lists it, with the node its agent became."""
 
     machine: str
-    state: MachineState
+    state: Standing
     since: float
     """When it entered this state."""
     node: NodeId | None = None
     idle_since: float | None = None
     """Since when its node has held nothing; None: it holds something."""
-
-
-class StopReason(StrEnum):
-    STOPPED = "stopped"  # off already: to be cleared away
-    NEVER_CAME = "never_came"  # its agent did not report within the starting grace
-    DISCONNECTED = "disconnected"  # silent beyond the disconnected grace
-    IDLE = "idle"  # nothing to do for long enough
-    OVER_MAX = "over_max"  # more machines than the pool may have
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -76,7 +72,7 @@ def autoscale(ledger: Ledger, machines: Iterable[Machine], launching: int, now: 
     broken = _broken(machines, spec, now)
     gone = {stop.machine for stop in broken}
     kept = [machine for machine in machines if machine.machine not in gone]
-    starting = launching + sum(1 for machine in kept if machine.state is MachineState.STARTING)
+    starting = launching + sum(1 for machine in kept if machine.state is Standing.STARTING)
     present = len(kept) + launching
     room = max(spec.nodes_max - present, 0)
     need = nodes_needed(ledger, starting, room)
@@ -166,13 +162,11 @@ def _broken(machines: list[Machine], spec: Autoscale, now: float) -> list[Stop]:
     found = []
     for machine in machines:
         age = now - machine.since
-        if machine.state is MachineState.STOPPED:
+        if machine.state is Standing.STOPPED:
             found.append(Stop(machine.machine, StopReason.STOPPED))
-        elif machine.state is MachineState.STARTING and age >= spec.starting_s:
+        elif machine.state is Standing.STARTING and age >= spec.starting_s:
             found.append(Stop(machine.machine, StopReason.NEVER_CAME))
-        elif (
-            machine.state is MachineState.DISCONNECTED and age >= spec.disconnected_s and machine.idle_since is not None
-        ):
+        elif machine.state is Standing.DISCONNECTED and age >= spec.disconnected_s and machine.idle_since is not None:
             found.append(Stop(machine.machine, StopReason.DISCONNECTED))
     return found
 
@@ -181,7 +175,7 @@ def _over_max(machines: list[Machine], excess: int) -> list[Stop]:
     """Too many: those still starting first (newest first), then idle ones (longest idle first). Never a busy one."""
     if excess <= 0:
         return []
-    starting = sorted((m for m in machines if m.state is MachineState.STARTING), key=lambda m: (-m.since, m.machine))
+    starting = sorted((m for m in machines if m.state is Standing.STARTING), key=lambda m: (-m.since, m.machine))
     idle = _idle_ones(machines)
     return [Stop(machine.machine, StopReason.OVER_MAX) for machine in (starting + idle)[:excess]]
 
@@ -192,16 +186,16 @@ def _idle(machines: list[Machine], spec: Autoscale, now: float, spare: int) -> l
 
 
 def _idle_ones(machines: list[Machine]) -> list[Machine]:
-    idle = [m for m in machines if m.state is MachineState.RUNNING and m.idle_since is not None]
+    idle = [m for m in machines if m.state is Standing.RUNNING and m.idle_since is not None]
     return sorted(idle, key=lambda machine: (machine.idle_since, machine.machine))
 
 
 def _next_look(machines: list[Machine], spec: Autoscale, now: float) -> float | None:
     moments = []
     for machine in machines:
-        if machine.state is MachineState.STARTING:
+        if machine.state is Standing.STARTING:
             moments.append(machine.since + spec.starting_s)
-        elif machine.state is MachineState.DISCONNECTED:
+        elif machine.state is Standing.DISCONNECTED:
             moments.append(machine.since + spec.disconnected_s)
         elif machine.idle_since is not None:
             moments.append(machine.idle_since + spec.idle_s)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clutch.core.folds import allocations, cluster, controllers, leases, members, tasks
+from clutch.core.folds import allocations, cluster, controllers, leases, machines, members, tasks
 from clutch.core.recorded import Recorded
 from clutch.core.state import State
 from clutch.wire.facts import Fact
 
 HANDLERS: dict[type[Fact], Callable[[State, Any, Recorded], None]] = {
     **cluster.HANDLERS,
+    **machines.HANDLERS,
     **tasks.HANDLERS,
     **allocations.HANDLERS,
     **members.HANDLERS,

@@ -17,19 +17,22 @@ from clutch.core.controller import Controller
 from clutch.core.deadlines import Due
 from clutch.core.folds.cluster import wait_for
 from clutch.core.lease import Lease
+from clutch.core.machines import Machine, Setbacks
 from clutch.core.member import Member
 from clutch.core.node import Node
 from clutch.core.scheduling.ledger import Ledger
 from clutch.core.state import State, Workload
 from clutch.core.task import Task
 from clutch.wire.errors import Corrupt, TooNew
-from clutch.wire.ids import RequestId, TaskId
+from clutch.wire.ids import PoolName, RequestId, TaskId
 from clutch.wire.journal import Snapshot
+from clutch.wire.machines import MachineId
 from clutch.wire.outcomes import AllocationState, LeaseState, MemberState, TaskState
 from clutch.wire.schedule import Holding
 from clutch.wire.specs import PoolSpec, Quota
 
-VERSION = 1
+VERSION = 2
+"""2: machines."""
 
 
 class FrozenWorkload(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +60,9 @@ class FrozenState(msgspec.Struct, frozen=True):
     keys: dict[str, TaskId]
     began: dict[TaskId, float]
     """Since when each allocation's present holding counts: the ledger's ``since`` after a respawn may be later."""
+    machines: list[Machine] = []
+    setbacks: dict[PoolName, Setbacks] = {}
+    gone_machines: dict[MachineId, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -90,6 +96,9 @@ def freeze(state: State) -> Snapshot:
         ],
         keys=state.keys,
         began=began,
+        machines=list(state.machines.values()),
+        setbacks=state.setbacks,
+        gone_machines=state.gone_machines,
     )
     return Snapshot(index=state.index, version=VERSION, payload=_encoder.encode(frozen))
 
@@ -120,6 +129,9 @@ def thaw(snapshot: Snapshot, controllers: Mapping[str, Controller]) -> State:
         state.pools[pool.name] = pool
         state.ledgers[pool.name] = Ledger(pool, state.quota_book)
     state.keys = dict(frozen.keys)
+    state.machines = {machine.machine: machine for machine in frozen.machines}
+    state.setbacks = dict(frozen.setbacks)
+    state.gone_machines = dict(frozen.gone_machines)
     for frozen_workload in frozen.workloads:
         own = controllers[frozen_workload.kind].load(frozen_workload.own)
         workload = Workload(frozen_workload.controller, frozen_workload.kind, own, frozen_workload.alarm)

@@ -19,6 +19,7 @@ from clutch.core.allocation import Allocation
 from clutch.core.controller import Controller
 from clutch.core.deadlines import Deadlines
 from clutch.core.lease import Lease
+from clutch.core.machines import Machine, Setbacks
 from clutch.core.member import Member
 from clutch.core.node import Node
 from clutch.core.scheduling.ledger import Ledger
@@ -26,12 +27,16 @@ from clutch.core.scheduling.quota import QuotaBook
 from clutch.core.task import Task
 from clutch.wire.errors import NotFound
 from clutch.wire.ids import LeaseId, MemberId, NodeId, PoolName, RequestId, TaskId, Term
+from clutch.wire.machines import MachineId
 from clutch.wire.resources import Capacity, Resources
 from clutch.wire.schedule import Interactive, Part, Request
 from clutch.wire.specs import Members, PoolSpec, Quota
 
 KEYS_REMEMBERED = 10_000
 """How many submit keys are kept; a repeat after so many other submissions is a new task."""
+
+MACHINES_REMEMBERED = 1_000
+"""How many machines that are gone are kept by name, so that a late word of their agents does not bring them back."""
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -60,6 +65,11 @@ class State:
         self.pools: dict[PoolName, PoolSpec] = {}
         self.quotas: dict[str, Quota] = {}
         self.nodes: dict[NodeId, Node] = {}
+        self.machines: dict[MachineId, Machine] = {}
+        self.setbacks: dict[PoolName, Setbacks] = {}
+        """Pools whose last launch failed."""
+        self.gone_machines: dict[MachineId, int] = {}
+        """The last ones to go, with the index of the fact that says so."""
         self.tasks: dict[TaskId, Task] = {}
         self.allocations: dict[TaskId, Allocation] = {}
         self.members: dict[MemberId, Member] = {}
@@ -178,3 +188,5 @@ class Touched:
         self.ended_allocations: dict[tuple[TaskId, int], tuple[Allocation, tuple[Member, ...]]] = {}
         self.ended_leases: dict[LeaseId, Lease] = {}
         self.removed_nodes: dict[NodeId, None] = {}
+        self.machines: dict[MachineId, None] = {}
+        self.ended_machines: dict[MachineId, Machine] = {}

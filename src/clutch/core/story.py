@@ -17,7 +17,7 @@ from clutch.wire.specs import Quota
 def subjects(fact: Fact) -> list[str]:
     """The names of everything a fact is about."""
     found: list[str] = []
-    for name in ("task", "node", "lease", "controller"):
+    for name in ("task", "node", "machine", "lease", "controller"):
         value = getattr(fact, name, None)
         if isinstance(value, str) and value:
             found.append(value)

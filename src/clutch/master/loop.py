@@ -17,11 +17,14 @@ from typing import Any, Protocol
 import msgspec
 
 from clutch.backends.journal.base import Journal, Maintenance, Views
+from clutch.core.autoscale import ScalePlan
 from clutch.core.brain import decide
 from clutch.core.controller import Controller
+from clutch.core.decisions.machines import provision
 from clutch.core.decisions.scheduling import schedule
 from clutch.core.fold import apply
 from clutch.core.freezing import freeze, thaw
+from clutch.core.outbox import outbox
 from clutch.core.projection import project
 from clutch.core.recorded import Recorded, from_row, to_row
 from clutch.core.scheduling.plan import Plan
@@ -98,7 +101,10 @@ class Loop:
         self.settings = settings
         self.state = State(controllers)
         self.plans: dict[PoolName, Plan] = {}
+        self.scale_plans: dict[PoolName, ScalePlan] = {}
         self.serving = asyncio.Event()
+        self.owing = asyncio.Event()
+        """Something has come into the outbox. Whoever performs it clears this before looking."""
         self._contacts = Contacts(settings.suspect_after_s, settings.beat_s)
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue(settings.queue_max)
         self._batch: list[_Pending] = []
@@ -213,7 +219,8 @@ class Loop:
     def _due_at(self) -> float | None:
         """When something falls due though nothing happens: a deadline, a silence, a plan that time alone changes."""
         again = (plan.again_at for plan in self.plans.values())
-        moments = (self.state.deadlines.next_at(), self._contacts.next_silence_at(), *again)
+        scale = (plan.look_again_at for plan in self.scale_plans.values())
+        moments = (self.state.deadlines.next_at(), self._contacts.next_silence_at(), *again, *scale)
         return min((at for at in moments if at is not None), default=None)
 
     # -- one turn ------------------------------------------------------------------------------------------------
@@ -225,13 +232,21 @@ class Loop:
         touched = self.state.touched
         self.state.touched = Touched()
         if recorded:
-            views = project(self.state, touched)
-            await self._persist(Batch(rows=tuple(to_row(r) for r in recorded), views=views))
+            durable = self._durable(recorded, touched)
+            await self._persist(durable)
+            if durable.outbox:
+                self.owing.set()
         elif any(pending.answer is not None for pending in batch):
             await self.journal.renew(self.settings.lead_s)  # only a leader may say that something is not so
         self._act(touched)
         self._answer(batch)
         await self._snapshot()
+
+    def _durable(self, recorded: list[Recorded], touched: Touched) -> Batch:
+        """The facts, the views they change and the effects they owe and settle: all of it, or none, happened."""
+        owed = outbox(self.state, recorded)
+        rows = tuple(to_row(r) for r in recorded)
+        return Batch(rows, project(self.state, touched), owed.items, owed.delivered)
 
     async def _refuse_used_names(self, batch: list[_Pending]) -> None:
         """A task's name is used once and never again, or its fences would repeat. The live state forgets what has
@@ -267,6 +282,8 @@ class Loop:
         ticked = any(isinstance(pending.event, e.Tick) for pending in batch)
         for fact in schedule(self.state, self._pools_to_plan(ticked), now, self.plans):
             self._record(recorded, fact, now, "scheduler")
+        for fact in provision(self.state, self._pools_to_scale(now), now, self.scale_plans):
+            self._record(recorded, fact, now, "provisioner")
         return recorded
 
     def _remind_lanes(self, recorded: list[Recorded], now: float) -> None:
@@ -291,6 +308,18 @@ class Loop:
         more = [pool for pool, plan in self.plans.items() if plan.more]
         everywhere = ticked or (bool(changed) and bool(self.state.quotas))
         return [pool for pool in self.state.pools if everywhere or pool in changed or pool in more]
+
+    def _pools_to_scale(self, now: float) -> list[PoolName]:
+        """Where something changed, a grace has run out, or nobody has looked yet; never because time passed alone."""
+        changed = self.state.touched.pools
+        found = []
+        for pool, spec in self.state.pools.items():
+            plan = self.scale_plans.get(pool)
+            due = plan is None or (plan.look_again_at is not None and plan.look_again_at <= now)
+            shared = bool(changed) and bool(self.state.quotas)  # a quota ties the pools together
+            if (spec.autoscale is not None and due) or pool in changed or shared:
+                found.append(pool)
+        return found
 
     async def _persist(self, batch: Batch) -> None:
         await self.journal.append(batch)

@@ -13,8 +13,10 @@ from random import Random
 import msgspec
 
 from clutch.agent import brain as b
+from clutch.core.autoscale import ScalePlan
 from clutch.core.brain import decide
 from clutch.core.controller import Controller
+from clutch.core.decisions.machines import provision
 from clutch.core.decisions.scheduling import schedule
 from clutch.core.fold import apply
 from clutch.core.recorded import Recorded, from_row, to_row
@@ -68,6 +70,7 @@ class Stage:
         self.history: list[Recorded] = []
         self.machines: dict[NodeId, Machine] = {}
         self.plans: dict[PoolName, Plan] = {}
+        self.scale_plans: dict[PoolName, ScalePlan] = {}
         self.now = 1000.0
         self.rng = Random(0)
         self.said: list[str] = []
@@ -101,6 +104,9 @@ class Stage:
         for fact in schedule(self.state, list(self.state.pools), self.now, self.plans):
             facts.append(fact)
             self._record(fact, "scheduler")
+        for fact in provision(self.state, list(self.state.pools), self.now, self.scale_plans):
+            facts.append(fact)
+            self._record(fact, "provisioner")
         return facts
 
     def do(self, event: e.Event) -> list[Fact]:
@@ -130,11 +136,15 @@ class Stage:
         """Let time pass, stopping at each deadline on the way."""
         until = self.now + seconds
         facts: list[Fact] = []
-        while (due := self.state.deadlines.next_at()) is not None and due <= until:
+        while (due := self._due_at()) is not None and due <= until:
             self.now = max(self.now, due)
             facts += self.tick()
         self.now = until
         return facts + self.tick()
+
+    def _due_at(self) -> float | None:
+        scale = (plan.look_again_at for plan in self.scale_plans.values())
+        return min((at for at in (self.state.deadlines.next_at(), *scale) if at is not None), default=None)
 
     def refold(self) -> State:
         """What a new process makes of the journal's rows."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, TaskId, Term
+from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, PoolName, TaskId, Term
+from clutch.wire.machines import Instance, MachineId
 from clutch.wire.messages import Report
 from clutch.wire.schedule import PreemptReason
 from clutch.wire.specs import PoolSpec, Quota, TaskSpec
@@ -77,6 +78,39 @@ class RemoveNode(Event, frozen=True, tag="remove_node"):
     """Forget a node that is lost or drained empty."""
 
     node: NodeId
+
+
+class MachineUp(Event, frozen=True, tag="machine_up"):
+    """A provider has launched a machine, or had it already."""
+
+    machine: MachineId
+    instance: str
+    address: str = ""
+
+
+class LaunchFailed(Event, frozen=True, tag="launch_failed"):
+    """A machine was asked for again and again, or in vain; nobody tries any more."""
+
+    machine: MachineId
+    detail: str
+
+
+class MachineDown(Event, frozen=True, tag="machine_down"):
+    """A provider has terminated a machine, or never had it."""
+
+    machine: MachineId
+
+
+class MachinesListed(Event, frozen=True, tag="machines_listed"):
+    """Everything of this cluster that a pool's provider really has, as of a moment after ``index`` was folded.
+
+    ``lag_s``: a machine launched less long ago may be missing and be there all the same.
+    """
+
+    pool: PoolName
+    instances: tuple[Instance, ...]
+    index: int
+    lag_s: float = 0.0
 
 
 class Tick(Event, frozen=True, tag="tick"):

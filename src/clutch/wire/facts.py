@@ -13,6 +13,7 @@ import msgspec
 
 from clutch.wire.errors import Corrupt, TooNew
 from clutch.wire.ids import Epoch, Fence, Incarnation, LeaseId, MemberId, NodeId, PoolName, RequestId, TaskId, Term
+from clutch.wire.machines import MachineId, StopReason
 from clutch.wire.messages import Exit, MemberStatus
 from clutch.wire.outcomes import EndReason, LeaseEnd, NodeWish, TaskState, TaskWish, Verdict
 from clutch.wire.resources import Capacity
@@ -91,6 +92,66 @@ class SlotsDisabled(Fact, frozen=True, tag="slots_disabled"):
 
 class NodeRemoved(Fact, frozen=True, tag="node_removed"):
     node: NodeId
+
+
+# -- machines -----------------------------------------------------------------------------------------------------
+
+
+class MachineAsked(Fact, frozen=True, tag="machine_asked"):
+    """A pool's provisioner wants one more machine; its launch waits in the outbox under ``token``."""
+
+    machine: MachineId
+    pool: PoolName
+    token: str
+
+
+class MachineLaunched(Fact, frozen=True, tag="machine_launched"):
+    """Its provider has it. ``instance`` is empty where the provider's answer was lost and its agent spoke for it."""
+
+    machine: MachineId
+    instance: str = ""
+    address: str = ""
+
+
+class MachineFailed(Fact, frozen=True, tag="machine_failed"):
+    """Its launch failed for good. What may exist of it is terminated under ``token``; the pool rests meanwhile."""
+
+    machine: MachineId
+    detail: str
+    token: str
+    setbacks: int
+    rest_until: float
+
+
+class MachineIdle(Fact, frozen=True, tag="machine_idle"):
+    """Its node holds nothing from now on, or holds something again."""
+
+    machine: MachineId
+    idle: bool
+
+
+class MachineStopAsked(Fact, frozen=True, tag="machine_stop_asked"):
+    """It gets nothing new; its termination waits in the outbox under ``token``, and a launch no longer does."""
+
+    machine: MachineId
+    reason: StopReason
+    token: str
+
+
+class MachineStray(Fact, frozen=True, tag="machine_stray"):
+    """Its provider has something of this cluster that nobody here knows: it is taken into the books to be stopped."""
+
+    machine: MachineId
+    pool: PoolName
+    instance: str
+    token: str
+
+
+class MachineGone(Fact, frozen=True, tag="machine_gone"):
+    """Its provider has it no more, and its name is never used again."""
+
+    machine: MachineId
+    detail: str = ""
 
 
 # -- tasks --------------------------------------------------------------------------------------------------------
@@ -351,7 +412,8 @@ class ControllerClosed(Fact, frozen=True, tag="controller_closed"):
 
 AnyFact = (
     TermBegan | PoolPut | QuotaSet | QuotaRemoved | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
-    | SlotsDisabled | NodeRemoved | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
+    | SlotsDisabled | NodeRemoved | MachineAsked | MachineLaunched | MachineFailed | MachineIdle | MachineStopAsked
+    | MachineStray | MachineGone | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
     | NodeExcluded | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
     | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
     | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached

@@ -91,3 +91,13 @@ class LeaseEnd(StrEnum):
     WITHDRAWN = "withdrawn"  # never granted: its cell gave up
     TIMED_OUT = "timed_out"  # never granted within its wait limit
     LOST = "lost"  # its member or node is gone
+
+
+class MachineState(StrEnum):
+    """A machine of a pool's provisioner; what its agent becomes is a node of the same name."""
+
+    ASKED = "asked"  # its launch waits in the outbox
+    LAUNCHED = "launched"  # its provider has it; its agent has not reported
+    SERVING = "serving"  # its agent is a node of the pool
+    STOPPING = "stopping"  # gets nothing new; its termination waits in the outbox
+    GONE = "gone"  # its provider has it no more

@@ -74,5 +74,22 @@ class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
     granted_at: float
 
 
-View = TaskView | AllocationView | NodeView | LeaseView
-VIEWS: tuple[type[View], ...] = (TaskView, AllocationView, NodeView, LeaseView)
+class MachineView(msgspec.Struct, frozen=True, kw_only=True):
+    table: ClassVar[str] = "machines"
+    key: str
+    pool: str
+    state: str
+    reason: str
+    """Why it must go (a ``StopReason``); empty while it may stay."""
+    detail: str
+    instance: str
+    """The provider's name for it."""
+    address: str
+    asked_at: float
+    changed_at: float
+    idle_since: float
+    """0 while it holds something."""
+
+
+View = TaskView | AllocationView | NodeView | LeaseView | MachineView
+VIEWS: tuple[type[View], ...] = (TaskView, AllocationView, NodeView, LeaseView, MachineView)

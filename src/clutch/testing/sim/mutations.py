@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from clutch.agent import brain as b
-from clutch.core.projection import project
-from clutch.core.recorded import Recorded, to_row
+from clutch.core.recorded import Recorded
 from clutch.core.state import Touched
 from clutch.master.contacts import Contacts, Heard
 from clutch.master.loop import Loop
@@ -38,8 +37,7 @@ class _Disordered(Loop):
         recorded = self._decide(batch, now)
         touched = self.state.touched
         self.state.touched = Touched()
-        views = project(self.state, touched)
-        await self._disorder(batch, touched, Batch(rows=tuple(to_row(r) for r in recorded), views=views))
+        await self._disorder(batch, touched, self._durable(recorded, touched))
 
     async def _disorder(self, batch: list[Any], touched: Touched, durable: Batch) -> None:
         raise AssertionError("a disordered loop says in which order it does things")
