@@ -1,0 +1,1 @@
+"""WHAT USERS HOLD: clients of a cluster, sync and async, and the objects they give."""
