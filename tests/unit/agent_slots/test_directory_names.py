@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clutch.agent import shim
 from clutch.agent.brain import Brain
 from clutch.agent.directory import MemberDirectories, as_found, is_held, key_of, name_of
-from clutch.backends.containers import process
+from clutch.backends.containers import shims
 from clutch.backends.containers.base import Key
 from clutch.backends.containers.cgroups import AGENT_LEAF, Cgroups, own_groups
 from clutch.wire.containers import ContainerSpec, ExitRecord, Limits, Observed, lease_environment
@@ -99,7 +99,7 @@ def test_a_brain_begins_with_what_is_on_the_machine() -> None:
 
 def test_both_sides_of_a_directory_use_the_same_names() -> None:
     """The process backend may not import the shim; it must still mean the same files."""
-    assert (process.WAKE, process.ORDERS) == (shim.WAKE, shim.ORDERS)
+    assert (shims.WAKE, shims.ORDERS) == (shim.WAKE, shim.ORDERS)
     assert (shim.LOCK_FD, shim.WAKE_FD, shim.ORDERS_FD) == (3, 4, 5)
 
 

@@ -7,7 +7,6 @@ same directories would miss. So an agent may die at any instruction: what it had
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import os
 import resource
@@ -20,20 +19,17 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from clutch.backends.containers import cgroups, proc
-from clutch.backends.containers.base import Claim, Directories, Key, Traces
+from clutch.backends.containers.base import Directories, Key, Traces
 from clutch.backends.containers.cgroups import Cgroups, Group
+from clutch.backends.containers.shims import AFTER_SHIM_S, Shims, not_here
 from clutch.wire.containers import ContainerSpec, ExitRecord, Observed, Usage, lease_environment
-from clutch.wire.errors import BadRequest, ClutchError, Conflict, NotFound, TimedOut, Unavailable
+from clutch.wire.errors import BadRequest, Conflict, Unavailable
 from clutch.wire.messages import ExitCause, MemberStatus
 
 MARK = "CLUTCH_CONTAINER"
 """In every member's environment, with its directory as the value: tells whose a process is when its shim is gone."""
-WAKE, ORDERS, SHIM_LOG = "wake", "orders", "shim.log"
-LOOK_AGAIN_S = 1.0
-AFTER_SHIM_S = 0.02
 END_OURSELVES_AFTER_S = 5.0
 SURVIVORS_WITHIN_S = 10.0
-LEAVING_WITHIN_S = 1.0
 _SHIM_CODE = "import sys; sys.path.append(sys.argv.pop(1)); import shim; shim.main()"
 
 
@@ -47,8 +43,7 @@ class ProcessContainers:
         self._shim = shim
         self._groups = groups if groups is not None else Cgroups.detect()
         self._python = python
-        self._watches: dict[Key, _Watch] = {}
-        self._shims: dict[int, _Child] = {}  # by pid, those that are our children and not yet waited for
+        self._shims = Shims(directories)
         self._end_asked: dict[Key, float] = {}
 
     # -- start ---------------------------------------------------------------------------------------------------
@@ -62,14 +57,11 @@ class ProcessContainers:
         group = self._groups.make(self._group_name(key), spec.limits)
         claim = self._directories.claim(spec, group.paths, group.notices)
         if claim is not None:
+            command = (self._python, "-I", "-S", "-c", _SHIM_CODE, str(self._shim.parent), str(claim.path))
             try:
-                pid = self._spawn(claim, _packed(launch_fields, spec, group))
-                self._shims[pid] = _Child(pid, key, self._shims)
+                self._shims.spawn(key, claim, command, _packed(launch_fields, spec, group))
             except OSError as failed:
                 self._settle_unspawned(key, failed)
-            finally:
-                for descriptor in (claim.lock, claim.wake, claim.orders):
-                    os.close(descriptor)
         observed = await self.observe(key)
         if observed is None:
             raise Unavailable("it was forgotten while it was being started", object=str(spec.member))
@@ -77,36 +69,6 @@ class ProcessContainers:
 
     def _group_name(self, key: Key) -> str:
         return "clutch-" + hashlib.sha256(bytes(self._directories.path(key))).hexdigest()[:24]
-
-    def _spawn(self, claim: Claim, launch: bytes) -> int:
-        """Start the shim with the lock and the FIFOs as descriptors 3 to 5 and the launch, in memory only, as input."""
-        opened: list[int] = []
-        try:
-            paper = os.memfd_create("launch")
-            opened.append(paper)
-            with open(paper, "wb", closefd=False) as file:
-                file.write(launch)
-            os.lseek(paper, 0, os.SEEK_SET)
-            actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-            for source, target in ((paper, 0), (claim.lock, 3), (claim.wake, 4), (claim.orders, 5)):
-                high = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 16)  # a source must not be another's target
-                opened.append(high)
-                actions.append((os.POSIX_SPAWN_DUP2, high, target))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            actions.append((os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0))
-            actions.append((os.POSIX_SPAWN_OPEN, 2, str(claim.path / SHIM_LOG), flags, 0o600))
-            return os.posix_spawn(
-                self._python,
-                [self._python, "-I", "-S", "-c", _SHIM_CODE, str(self._shim.parent), str(claim.path)],
-                {"LC_ALL": "C.UTF-8"},
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
-            )
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
 
     def _settle_unspawned(self, key: Key, failed: OSError) -> None:
         reason = f"its shim could not be started: {failed.strerror or failed}"
@@ -118,15 +80,15 @@ class ProcessContainers:
     async def signal(self, key: Key, number: int) -> None:
         if not 0 < number < signal.NSIG:
             raise BadRequest(f"there is no signal {number}", object=str(key.member))
-        self._order(key, b"signal %d\n" % number)
+        self._shims.order(key, b"signal %d\n" % number)
 
     async def end(self, key: Key) -> None:
         observed = await self.observe(key)
         if observed is None:
-            raise _not_here(key)
+            raise not_here(key)
         if observed.status is MemberStatus.EXITED:
             return
-        self._order(key, b"kill\n")
+        self._shims.order(key, b"kill\n")
         traces = self._directories.traces(key)
         proc.send(traces.shim, signal.SIGCONT, lambda pid: proc.is_process(pid, traces.shim_ticks))
         asked = self._end_asked.setdefault(key, time.monotonic())
@@ -138,23 +100,6 @@ class ProcessContainers:
         cgroups.kill(traces.cgroups)
         for pid in proc.tree(traces.shim):
             proc.send(pid, signal.SIGKILL, lambda pid: pid in proc.tree(traces.shim))
-
-    def _order(self, key: Key, order: bytes) -> None:
-        path = self._directories.path(key)
-        try:
-            descriptor = os.open(path / ORDERS, os.O_WRONLY | os.O_NONBLOCK)
-        except FileNotFoundError:
-            if path.exists():
-                return
-            raise _not_here(key) from None
-        except OSError:
-            return  # nobody reads it: it has exited
-        try:
-            os.write(descriptor, order)
-        except BlockingIOError as full:
-            raise Unavailable("its shim does not take orders", object=str(key.member)) from full
-        finally:
-            os.close(descriptor)
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -177,44 +122,19 @@ class ProcessContainers:
     async def usage(self, key: Key) -> Usage:
         observed = self._directories.observe(key)
         if observed is None:
-            raise _not_here(key)
+            raise not_here(key)
         traces = self._directories.traces(key)
         if observed.exit is not None or not proc.is_process(traces.shim, traces.shim_ticks):
             return Usage(observed.exit.cpu_s if observed.exit is not None else 0.0, 0, 0)
         return proc.usage(traces.shim)
 
     async def wait(self, key: Key, timeout_s: float) -> ExitRecord:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            watch = self._watch(key)
-            heard = watch.next_state() if watch is not None else None
-            observed = await self.observe(key)
-            if observed is None:
-                raise _not_here(key)
-            if observed.exit is not None:
-                self._end_asked.pop(key, None)
-                return observed.exit
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimedOut(f"it still runs after {timeout_s:g} s", object=f"{key.member} {key.fence}")
-            if heard is None:
-                await asyncio.sleep(min(left_s, AFTER_SHIM_S))
-                continue
-            await asyncio.wait([heard], timeout=min(left_s, LOOK_AGAIN_S))
-            heard.cancel()
+        record = await self._shims.wait(key, timeout_s, self.observe)
+        self._end_asked.pop(key, None)
+        return record
 
     async def changed(self, key: Key, timeout_s: float) -> bool:
-        watch = self._watch(key)
-        if watch is None:
-            if not self._directories.path(key).exists():
-                raise _not_here(key)
-            return True  # all has happened
-        if not watch.dirty:
-            heard = watch.next_change()
-            await asyncio.wait([heard], timeout=timeout_s)
-            heard.cancel()
-        dirty, watch.dirty = watch.dirty, False
-        return dirty
+        return await self._shims.changed(key, timeout_s)
 
     async def forget(self, key: Key) -> None:
         observed = await self.observe(key)
@@ -222,41 +142,17 @@ class ProcessContainers:
             return
         if observed.status is not MemberStatus.EXITED:
             raise Conflict("it still runs", object=f"{key.member} {key.fence}", next_step="End it first.")
-        watch = self._watches.pop(key, None)
-        if watch is not None:
-            watch.close()
+        self._shims.drop(key)
         self._end_asked.pop(key, None)
         paths = self._directories.traces(key).cgroups
         self._directories.remove(key)
         cgroups.remove(paths)
 
     async def close(self) -> None:
-        """Let go of everything; the members go on. Shims that are just leaving are waited for."""
-        leaving = [child.gone for child in self._shims.values() if self._is_leaving(child)]
-        if leaving:
-            await asyncio.wait(leaving, timeout=LEAVING_WITHIN_S)
-        for watch in self._watches.values():
-            watch.close()
-        self._watches.clear()
-        for child in list(self._shims.values()):
-            child.let_go()
-
-    def _is_leaving(self, child: _Child) -> bool:
-        seen = self._directories.observe(child.key)
-        return seen is None or seen.status is MemberStatus.EXITED
+        """Let go of everything; the members go on."""
+        await self._shims.close()
 
     # -- the inside ----------------------------------------------------------------------------------------------
-
-    def _watch(self, key: Key) -> _Watch | None:
-        """The ear on a member's shim; None when there is no shim to hear any more."""
-        watch = self._watches.get(key)
-        if watch is None:
-            try:
-                watch = _Watch(self._directories.path(key) / WAKE)
-            except OSError:
-                return None
-            self._watches[key] = watch
-        return None if watch.gone else watch
 
     async def _end_survivors(self, key: Key) -> list[int]:
         """The shim is gone: end whatever is left of its tree. Gives back what does not die."""
@@ -276,91 +172,6 @@ class ProcessContainers:
             for pid in left:
                 proc.send(pid, signal.SIGKILL, ours)
             await asyncio.sleep(AFTER_SHIM_S)
-
-
-class _Child:
-    """A shim that this process started and must wait for, so that it does not stay behind as a dead entry."""
-
-    def __init__(self, pid: int, key: Key, siblings: dict[int, _Child]) -> None:
-        self.pid = pid
-        self.key = key
-        self._siblings = siblings
-        self._pidfd = os.pidfd_open(pid)
-        self._loop = asyncio.get_running_loop()
-        self.gone = self._loop.create_future()
-        self._loop.add_reader(self._pidfd, self.let_go)
-
-    def let_go(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        del self._siblings[self.pid]
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
-        self.gone.set_result(None)
-
-
-class _Watch:
-    """Hears the shim's FIFO: ``o`` for output, another byte for a new state, the end when the shim is gone.
-
-    A FIFO that was full has lost bytes. That is no harm to ``dirty``; who waits for a state looks again on his own.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.dirty = True
-        self.gone = False
-        self._for_any: list[asyncio.Future[None]] = []
-        self._for_state: list[asyncio.Future[None]] = []
-        self._loop = asyncio.get_running_loop()
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self._loop.add_reader(self._fd, self._readable)
-        self._readable()  # a FIFO that nobody writes is at its end, but no event would say so
-
-    def next_change(self) -> asyncio.Future[None]:
-        return self._next(self._for_any)
-
-    def next_state(self) -> asyncio.Future[None]:
-        return self._next(self._for_state)
-
-    def _next(self, waiting: list[asyncio.Future[None]]) -> asyncio.Future[None]:
-        future = self._loop.create_future()
-        if self.gone:
-            future.set_result(None)
-        else:
-            waiting[:] = [other for other in waiting if not other.done()]
-            waiting.append(future)
-        return future
-
-    def _readable(self) -> None:
-        try:
-            heard = os.read(self._fd, 65536)
-        except BlockingIOError:
-            return
-        self.dirty = True
-        if not heard:
-            self.close()
-            return
-        _tell(self._for_any)
-        if heard.strip(b"o"):
-            _tell(self._for_state)
-
-    def close(self) -> None:
-        if not self.gone:
-            self.gone = True
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            _tell(self._for_any)
-            _tell(self._for_state)
-
-
-def _tell(waiting: list[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
-    waiting.clear()
-
-
-def _not_here(key: Key) -> ClutchError:
-    return NotFound("it is not on this machine", object=f"{key.member} {key.fence}")
 
 
 def _launch_fields(spec: ContainerSpec, path: Path) -> list[tuple[str, str]]:
