@@ -1,0 +1,105 @@
+"""The master's HTTP API as one litestar app: every route file's ``ROUTES`` behind one guard and inside one envelope."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from typing import Any
+
+from litestar import Litestar, Router
+from litestar.di import Provide
+from litestar.exceptions.base_exceptions import LitestarDeprecationWarning
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.params import SkipValidation
+
+from clutch import __version__
+from clutch.master.access.caller import Caller
+from clutch.master.api import docs, health
+from clutch.master.api.envelope import Envelope, note_failure
+from clutch.master.api.errors import answer_error
+from clutch.master.api.guard import check_routes, make_guard
+from clutch.master.prometheus import Traffic
+from clutch.master.services import Services
+
+BODY_MAX_BYTES = 8 * 2**20
+"""Of a body that is read whole. Uploads are streamed and have a limit of their own."""
+
+OTHERS = (
+    "access", "users", "groups", "workspaces", "tokens", "secrets", "audit", "usage", "quotas", "login", "enrol",
+    "agents", "push", "metrics", "proxy",
+)  # fmt: skip
+
+
+class App(Litestar):
+    """A litestar app inside an ``Envelope``."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+        else:
+            await self.state.envelope.carry(super().__call__, scope, receive, send)
+
+
+class Unrouted(Router):
+    """Where litestar's own pages about the API go: nowhere. They load their scripts from the internet; see ``docs``."""
+
+    def register(self, value: Any) -> list[Any]:
+        return []
+
+
+def _openapi() -> OpenAPIConfig:
+    bearer = SecurityScheme(type="http", scheme="bearer")
+    return OpenAPIConfig(
+        title="Clutch",
+        version=__version__,
+        description="One cluster for experiments, notebooks and reinforcement learning.",
+        components=Components(security_schemes={"token": bearer}),
+        security=[{"token": []}],
+        use_handler_docstrings=True,
+        openapi_router=Unrouted(path="/", route_handlers=[]),
+    )
+
+
+def all_routes() -> list[Any]:
+    """Every route of every file."""
+    found = [*health.ROUTES, *docs.ROUTES]
+    for name in OTHERS:
+        place = f"clutch.master.api.{name}"
+        if importlib.util.find_spec(place) is not None:
+            found += importlib.import_module(place).ROUTES
+    return found
+
+
+def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
+    """The app that answers for these services. ``BrokenInvariant`` when a route does not say what it needs."""
+
+    async def give_services() -> Any:
+        return services
+
+    async def give_caller(scope: Any) -> Any:
+        return scope["state"]["caller"]
+
+    async def keep_failure(error: Exception, scope: Any) -> None:
+        note_failure(error, scope)
+
+    traffic = Traffic()
+    with warnings.catch_warnings():
+        # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody); both mean the same
+        warnings.simplefilter("ignore", LitestarDeprecationWarning)
+        app = App(
+            route_handlers=all_routes() if routes is None else routes,
+            guards=[make_guard(services.access)],
+            dependencies={"services": Provide(give_services), "caller": Provide(give_caller)},
+            signature_namespace={"Services": SkipValidation[Services], "Caller": SkipValidation[Caller]},
+            exception_handlers={Exception: answer_error},
+            after_exception=[keep_failure],
+            openapi_config=_openapi(),
+            logging_config=None,
+            request_max_body_size=BODY_MAX_BYTES,
+        )
+    app.state.envelope = Envelope(services, traffic)
+    app.state.traffic = traffic
+    check_routes(app.routes)
+    return app
