@@ -280,7 +280,15 @@ def drain(state: State, event: e.DrainNode, now: float) -> Facts:
 
 
 def open_node(state: State, event: e.OpenNode, now: float) -> Facts:
-    if state.node(event.node).wish is not NodeWish.OPEN:
+    node = state.node(event.node)
+    machine = state.machines.get(MachineId(event.node))
+    if machine is not None and machine.state is MachineState.STOPPING:
+        raise Conflict(
+            f"its machine is being stopped ({machine.reason})",
+            object=f"node {event.node}",
+            next_step="Wait for another machine; the pool launches one when work needs it.",
+        )
+    if node.wish is not NodeWish.OPEN:
         yield f.NodeWished(event.node, NodeWish.OPEN)
 
 

@@ -10,11 +10,15 @@ from random import Random
 
 from clutch.agent.brain import Brain, Record
 from clutch.backends.journal.memory import MemoryJournal, MemoryStore
+from clutch.master.effects import Performer
 from clutch.master.loop import Loop, LoopSettings
+from clutch.master.provisioner import Provisioner, ProvisionerSettings
 from clutch.testing.network import FAIR, Network
 from clutch.testing.sim.calls import Call, Reply
+from clutch.testing.sim.cloud import CLUSTER, MEMORY_BYTES, MILLICPUS, Cloud, SimMachines
 from clutch.testing.sim.machine import Machine
-from clutch.testing.sim.plan import MASTER_FAULTS, Fault, FaultKind, SimPlan
+from clutch.testing.sim.machine_promises import MachinePromises
+from clutch.testing.sim.plan import MACHINE_FAULTS, MASTER_FAULTS, Fault, FaultKind, SimPlan
 from clutch.testing.sim.promises import Promises
 from clutch.testing.sim.sweep import SweepController
 from clutch.testing.sim.truth import Truth
@@ -27,7 +31,7 @@ from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, TaskId
 from clutch.wire.journal import Batch
 from clutch.wire.messages import Hello, ObservedLease, Refusal, Report, Wanted, WantedLease
 from clutch.wire.resources import CUDA, Capacity, Slot
-from clutch.wire.specs import FairSharePolicy, PoolSpec, PriorityPolicy, Quota
+from clutch.wire.specs import Autoscale, FairSharePolicy, PoolSpec, PriorityPolicy, Quota
 
 CONTROLLERS = {"sweep": SweepController()}
 
@@ -37,6 +41,8 @@ class Kit:
 
     loop: type[Loop] = Loop
     brain: type[Brain] = Brain
+    performer: type[Performer] = Performer
+    provisioner: type[Provisioner] = Provisioner
 
 
 class Cluster:
@@ -47,6 +53,8 @@ class Cluster:
         self.network = Network(self.world, FAIR)
         self.truth = Truth(CONTROLLERS)
         self.promises = Promises(self)
+        self.machine_promises = MachinePromises(self)
+        self.cloud = Cloud(self)
         self.acknowledged_tasks: dict[TaskId, None] = {}
         self.acknowledged_steps: dict[TaskId, int] = {}
         self.winding_up = False
@@ -60,10 +68,10 @@ class Cluster:
         self.master_hosts = [f"m{number}" for number in range(plan.masters)]
         self.masters = {host: Master(self, host) for host in self.master_hosts}
         self.machines: dict[NodeId, Machine] = {}
-        for number in range(plan.nodes):
+        for number in range(plan.static_nodes):
             node = NodeId(f"n{number}")
             slots = tuple(Slot(index, CUDA) for index in range(plan.slots))
-            capacity = Capacity(slots=slots, millicpus=16_000, memory_bytes=2**36)
+            capacity = Capacity(slots=slots, millicpus=MILLICPUS, memory_bytes=MEMORY_BYTES)
             self.machines[node] = Machine(self, node, POOL, capacity)
         self.people = Person(self)
         for master in self.masters.values():
@@ -83,11 +91,27 @@ class Cluster:
             node_lost_after_s=20.0,
             min_run_s=5.0,
             interactive_headroom=1 if self.plan.seed % 3 == 0 else 0,
+            autoscale=self._autoscale(),
         )
         self.people.caller.ask(e.PutPool(cause="setup", pool=pool), lambda answer, error: None)
         if self.plan.quotas:
             quota = Quota("user:bob", max(2, self.plan.slots))
             self.people.caller.ask(e.SetQuota(cause="setup", quota=quota), lambda answer, error: None)
+
+    def _autoscale(self) -> Autoscale | None:
+        plan = self.plan.machines
+        if plan is None:
+            return None
+        return Autoscale(
+            nodes_min=plan.nodes_min,
+            nodes_max=plan.nodes_max,
+            slots_per_node=self.plan.slots,
+            millicpus_per_node=MILLICPUS,
+            memory_bytes_per_node=MEMORY_BYTES,
+            idle_s=plan.idle_s,
+            starting_s=plan.starting_s,
+            disconnected_s=plan.disconnected_s,
+        )
 
     def make_brain(
         self,
@@ -114,11 +138,15 @@ class Cluster:
 
     def _strike(self, fault: Fault) -> None:
         self.fired[fault.kind] = self.fired.get(fault.kind, 0) + 1
+        if fault.kind in MACHINE_FAULTS:
+            self.notes.append((self.world.now, f"{fault.kind} for {fault.lasts_s:g} s"))
+            self.fired[fault.kind] -= not self.cloud.strike(fault)
+            return
         on_master = fault.kind in MASTER_FAULTS
-        where = f"m{fault.target}" if on_master else f"n{fault.target}"
+        machine = self._target(fault.target)
+        where = f"m{fault.target}" if on_master else machine.node if machine else "nobody"
         self.notes.append((self.world.now, f"{fault.kind}: {where} for {fault.lasts_s:g} s"))
         after = self.world.after
-        machine = self.machines.get(NodeId(f"n{fault.target}"))
         master = self.masters.get(f"m{fault.target}")
         match fault.kind:
             case FaultKind.MASTER_CRASH if master:
@@ -159,6 +187,13 @@ class Cluster:
             case _:
                 self.fired[fault.kind] -= 1
 
+    def _target(self, number: int) -> Machine | None:
+        """The node of this number; beyond the static ones, one of those that the provider has made."""
+        found = self.machines.get(NodeId(f"n{number}"))
+        if found is not None or self.plan.machines is None or not self.machines:
+            return found
+        return list(self.machines.values())[number % len(self.machines)]
+
     def power_cut(self, batch: Batch) -> None:
         """The journal's machine goes down while a batch is being written: some of its bytes have reached the disk.
         What was there before must be whole afterwards, and nothing of the batch."""
@@ -189,6 +224,7 @@ class Cluster:
     def mend_everything(self) -> None:
         self.winding_up = True
         self.power_fails_for_s = 0.0
+        self.cloud.mend()
         self.network.mend_all()
         self.network.weather = FAIR
         for master in self.masters.values():
@@ -237,7 +273,20 @@ class Master:
         rng = Random(self._starts)
         production = self.cluster.kit.loop(journal, self, links, CONTROLLERS, rng, settings)
         self.production = production
-        loop.start(production.run()).add_done_callback(lambda task: self._ended(loop, task))
+        loop.start(self._run(production, journal)).add_done_callback(lambda task: self._ended(loop, task))
+
+    async def _run(self, production: Loop, journal: MemoryJournal) -> None:
+        """A master's process. Its provisioner ends with its loop."""
+        cluster = self.cluster
+        if cluster.plan.machines is None:
+            await production.run()
+            return
+        settings = ProvisionerSettings(CLUSTER, look_s=5.0, launch_s=20.0, give_up_s=15.0, terminate_s=20.0)
+        provisioner = cluster.kit.provisioner(production, {POOL: SimMachines(cluster.cloud)}, settings)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(production.run())
+            group.create_task(cluster.kit.performer(production, journal, provisioner.effects()).run())
+            group.create_task(provisioner.watch())
 
     def now(self) -> float:
         """This machine's clock, which is a little off."""

@@ -55,12 +55,14 @@ class Machine:
         self.leases: dict[LeaseId, WantedLease] = {}
         self.agent: Agent | None = None
         self.up = True
+        self.mute = False
+        """Its agent never starts: a machine that came up wrong, or is no more."""
         self._agents = 0
 
     # -- the agent's life ----------------------------------------------------------------------------------------
 
     def start_agent(self) -> None:
-        if self.up and self.agent is None:
+        if self.up and self.agent is None and not self.mute:
             self._agents += 1
             self.agent = Agent(self, f"{self.node}-{self._agents}")
 
@@ -76,6 +78,12 @@ class Machine:
         for key in list(self.directories):
             self._end(key, Exit(-1, ExitCause.MACHINE))
         self.leases.clear()
+
+    def scrap(self) -> None:
+        """The machine is no more, and nothing of it comes back."""
+        self.reboot()
+        self.directories.clear()
+        self.mute = True
 
     def power_on(self) -> None:
         self.up = True

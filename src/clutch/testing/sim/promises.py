@@ -64,6 +64,7 @@ class Promises:
     def deciding(self, recorded: Recorded) -> None:
         """A fact is about to become true: is it allowed in the state before it?"""
         self.checks += 1
+        self.cluster.machine_promises.deciding(recorded)
         state = self.truth.state
         match recorded.fact:
             case f.CheckpointCommitted(task, _, checkpoint, step):
@@ -86,6 +87,7 @@ class Promises:
         self.checks += 1
         for ledger in self.truth.state.ledgers.values():
             ledger.check()
+        self.cluster.machine_promises.committed()
 
     # -- on the machines ------------------------------------------------------------------------------------------
 
@@ -154,6 +156,7 @@ class Promises:
         for name in self.cluster.acknowledged_tasks:
             if name not in self.truth.submitted:
                 self.break_("P1", f"{name} was acknowledged and is gone", name)
+        self.cluster.machine_promises.settled()
 
 
 def _writer(state: State, member: members.Member) -> str:

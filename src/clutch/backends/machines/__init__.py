@@ -1,0 +1,1 @@
+"""Where new nodes come from: one Protocol, one file per way."""
