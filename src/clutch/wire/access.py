@@ -29,6 +29,7 @@ class CallerKind(StrEnum):
     USER = "user"
     TASK = "task"  # a member, by the token of its incarnation
     AGENT = "agent"  # a node, by the token it enrolled with
+    ENROLMENT = "enrolment"  # a machine that may become a node: it can enrol, and nothing else
 
 
 class Needs(StrEnum):
@@ -45,6 +46,7 @@ class Needs(StrEnum):
     TASK = "task"  # a member, about its own allocation
     AGENT = "agent"  # a node's agent, about its own node
     TICKET = "ticket"  # the proxy: an editor's token, or a ticket for that one task; its handler looks itself
+    ENROLMENT = "enrolment"  # a machine that wants to become a node
     MEMBER_OR_USER = "member_or_user"  # code and blobs: a member of the workspace, or its own task
 
 
@@ -83,6 +85,10 @@ class UserChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     active: bool | None = None
     uid: int | None = None
     gid: int | None = None
+    unmap: bool = False
+    """Take the uid and gid away."""
+    current_password: str = ""
+    """Needed when users change their own password."""
 
 
 class NewGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +104,19 @@ class NewWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NewProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     description: str = ""
+
+
+class GroupMembers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All members of a group, instead of those it has."""
+
+    members: tuple[str, ...]
+
+
+class PlaceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a workspace or a project. What is archived takes nothing new."""
+
+    description: str | None = None
+    archived: bool | None = None
 
 
 class RoleGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
@@ -118,6 +137,8 @@ class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Only in this workspace; empty: wherever its user may."""
     pool: str = ""
     """For enrolment: the pool an agent that uses it joins."""
+    user: str = ""
+    """Whose token it is; empty: the caller's. Only administrators of the cluster make tokens for others."""
 
 
 class NewSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,6 +197,9 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     revoked: bool = False
     role: Role | None = None
     workspace: str = ""
+    pool: str = ""
+    node: str = ""
+    """Of an agent's token: the only node it speaks for."""
 
 
 class MadeToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@
     │   ├── Conflict             409  conflict           it exists already, or is in a state that forbids this
     │   │   └── IllegalMove      409  illegal_move       a machine has no such arrow
     │   ├── TooLarge             413  too_large          over a stated limit
-    │   └── QuotaExceeded        422  quota_exceeded     it could never be placed under its quota
+    │   ├── QuotaExceeded        422  quota_exceeded     it could never be placed under its quota
+    │   └── TooMany              429  too_many           asked too often; wait as long as it says
     ├── ClusterError         the cluster, a disk or the network is at fault; trying again may help
     │   ├── Stale                410  stale              fenced: a newer epoch, lease, term or configuration exists
     │   ├── NotLeader            421  not_leader         ask another process; ``leader`` says which, if known
@@ -125,6 +126,12 @@ class QuotaExceeded(UserError):
     """It could never be placed under its quota."""
 
     code, status = "quota_exceeded", 422
+
+
+class TooMany(UserError):
+    """Asked too often; the same call may succeed after a while."""
+
+    code, status = "too_many", 429
 
 
 class ClusterError(ClutchError):

@@ -40,7 +40,8 @@ class Caller:
         self.roles = dict(roles or {})
         self.token = token
         self.ceiling, self.only = limits
-        self.member, self.fence = member if member is not None else (None, None)
+        self.member: MemberId | None = member[0] if member is not None else None
+        self.fence: Fence | None = member[1] if member is not None else None
         self.needs = Needs.PUBLIC
         self.checked = False
 
@@ -73,6 +74,21 @@ class Caller:
         """``workspaces()`` for a list that shows only those: that counts as having asked."""
         self.checked = True
         return self.workspaces()
+
+    def is_unlimited(self) -> bool:
+        """Whether its token can do all that its user can. Only such a one may change how that user comes in."""
+        return self.ceiling is None and not self.only
+
+    def require_cluster(self, object: str, role: Role = Role.ADMIN) -> None:
+        """Nothing, when this caller holds the role over the whole cluster."""
+        self.checked = True
+        held = self.cluster_role()
+        if held is None or RANKS[held] < RANKS[role]:
+            raise NotAllowed(
+                f"this needs the role {role} over the whole cluster; {self} has {held or 'none there'}",
+                object=object,
+                next_step="Ask an administrator of the cluster.",
+            )
 
     def require(self, workspace: str, object: str, role: Role | None = None) -> None:
         """Nothing, when this caller holds the route's role (or ``role``) in a workspace. Where it may not even look,

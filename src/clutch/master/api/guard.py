@@ -34,6 +34,7 @@ CLUSTER_WIDE = (Needs.CLUSTER_VIEWER, Needs.CLUSTER_EDITOR, Needs.CLUSTER_ADMIN)
 KINDS: dict[Needs, tuple[CallerKind, ...]] = {
     Needs.TASK: (CallerKind.TASK,),
     Needs.AGENT: (CallerKind.AGENT,),
+    Needs.ENROLMENT: (CallerKind.ENROLMENT,),
     Needs.MEMBER_OR_USER: (CallerKind.USER, CallerKind.TASK),
 }
 """Who a route is for; users, where nothing is said."""
