@@ -11,6 +11,7 @@ from clutch.core.node import Node
 from clutch.core.state import State, Touched
 from clutch.core.task import Task
 from clutch.wire.journal import Gone
+from clutch.wire.messages import Exit, ExitCause
 from clutch.wire.views import AllocationView, LeaseView, MachineView, NodeView, TaskView, View
 
 
@@ -58,6 +59,13 @@ def task_view(task: Task, slots: int) -> TaskView:
     )
 
 
+def deciding(of: list[Member]) -> Exit | None:
+    """The exit that says how it went: of the first member that failed by itself, or else of its chief."""
+    exits = [member.exit for member in of if member.exit is not None]
+    failed = [exit for exit in exits if exit.code != 0 and exit.cause is not ExitCause.ENDED]
+    return next(iter(failed or exits), None)
+
+
 def allocation_view(allocation: Allocation, of: list[Member]) -> AllocationView:
     return AllocationView(
         key=f"{allocation.task}:{allocation.epoch}",
@@ -69,6 +77,8 @@ def allocation_view(allocation: Allocation, of: list[Member]) -> AllocationView:
         exit=allocation.verdict or "",
         began_at=allocation.began_at,
         ended_at=allocation.ended_at,
+        exit_code="" if (exit := deciding(of)) is None else str(exit.code),
+        detail=allocation.detail,
     )
 
 

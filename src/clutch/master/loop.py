@@ -10,8 +10,9 @@ The loop knows a journal, a clock and a way to say something to an agent. It run
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from time import perf_counter
 from typing import Any, Protocol
 
 import msgspec
@@ -69,6 +70,15 @@ class LoopSettings(msgspec.Struct, frozen=True):
     """Rows kept behind the older of the two snapshots, for stories; what is older is forgotten."""
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """What one turn cost, for those who measure."""
+
+    events: int
+    facts: int
+    decide_s: float
+    commit_s: float
+
+
 class _Pending:
     """An event on its way in, and who waits for its answer."""
 
@@ -112,6 +122,14 @@ class Loop:
         self._ticked_at = 0.0
         self._lanes: dict[MemberId, e.ReachLanes] = {}
         """How far the store is with each member's output and metrics. Soft: lanes say it again to a new master."""
+        self.listeners: list[Callable[[Sequence[Recorded]], None]] = []
+        """Told what a batch has made so, as soon as it is durable. They may not wait, and may not fail."""
+        self.watchers: list[Callable[[Turn], None]] = []
+        self._ahead = False
+        """The state holds facts that are not durable yet."""
+        self._caught_up = asyncio.Event()
+        self._readers = 0
+        self._over = False
 
     # -- the doors -----------------------------------------------------------------------------------------------
 
@@ -144,6 +162,18 @@ class Loop:
         if not self._queue.full():
             self._queue.put_nowait(_Pending(event, None))
 
+    async def settled(self) -> State:
+        """The live state at a moment when all of it is durable. Take from it what you need before you wait again."""
+        self._readers += 1
+        try:
+            while self._ahead and not self._over:
+                await self._caught_up.wait()
+            if self._over:
+                raise Unavailable("this master has ended", object="master", next_step="Ask again at another address.")
+        finally:
+            self._readers -= 1
+        return self.state
+
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -159,6 +189,8 @@ class Loop:
     def _leave(self) -> None:
         """Nobody waits for ever for an answer that will not come. Whether it was carried out, the next master knows."""
         self.serving.clear()
+        self._over = True
+        self._caught_up.set()
         for pending in [*self._batch, *(self._queue.get_nowait() for _ in range(self._queue.qsize()))]:
             if pending.answer is not None and not pending.answer.done():
                 pending.answer.set_exception(
@@ -228,7 +260,11 @@ class Loop:
     async def _turn(self, batch: list[_Pending]) -> None:
         await self._refuse_used_names(batch)
         now = max(self.clock.now(), self.state.at)
+        began = perf_counter()
+        self._ahead = True
+        self._caught_up.clear()
         recorded = self._decide(batch, now)
+        decided = perf_counter()
         touched = self.state.touched
         self.state.touched = Touched()
         if recorded:
@@ -238,6 +274,9 @@ class Loop:
                 self.owing.set()
         elif any(pending.answer is not None for pending in batch):
             await self.journal.renew(self.settings.lead_s)  # only a leader may say that something is not so
+        await self._catch_up(recorded)
+        for watcher in self.watchers:
+            watcher(Turn(len(batch), len(recorded), decided - began, perf_counter() - decided))
         self._act(touched)
         self._answer(batch)
         await self._snapshot()
@@ -247,6 +286,16 @@ class Loop:
         owed = outbox(self.state, recorded)
         rows = tuple(to_row(r) for r in recorded)
         return Batch(rows, project(self.state, touched), owed.items, owed.delivered)
+
+    async def _catch_up(self, recorded: Sequence[Recorded]) -> None:
+        """What was decided is durable: say so to those who listen, and let those who wait have their look."""
+        self._ahead = False
+        self._caught_up.set()
+        if recorded:
+            for listener in self.listeners:
+                listener(recorded)
+        if self._readers:
+            await asyncio.sleep(0)  # they run before the next turn begins
 
     async def _refuse_used_names(self, batch: list[_Pending]) -> None:
         """A task's name is used once and never again, or its fences would repeat. The live state forgets what has

@@ -36,7 +36,7 @@ async def check_pages_are_stable(ground: Ground) -> None:
     views = [task(f"t{n:03}", owner=names[n % 10], priority=n % 3, submitted_at=float(n % 7)) for n in range(200)]
     await journal.append(Batch(make_rows(lead, 1, 1), tuple(views)))
 
-    async def walk(where: dict[str, str | int], order_by: str, limit: int) -> list[str]:
+    async def walk(where: dict[str, str | int | tuple[str, ...]], order_by: str, limit: int) -> list[str]:
         keys: list[str] = []
         while page := await journal.page("tasks", where, order_by, keys[-1] if keys else "", limit):
             assert len(page) <= limit
@@ -50,6 +50,9 @@ async def check_pages_are_stable(ground: Ground) -> None:
     few = [v.key for v in views if v.owner == "Ada" and v.priority == 1]
     assert await walk({"owner": "Ada", "priority": 1}, "key", 3) == few
     assert await walk({"owner": "nobody"}, "key", 3) == []
+    either = [v.key for v in views if v.owner in ("Ada", "eve") and v.priority == 1]
+    assert await walk({"owner": ("Ada", "eve", "nobody"), "priority": 1}, "key", 3) == either, "any of a tuple"
+    assert await walk({"owner": ()}, "key", 3) == [], "nothing is one of none"
 
     page = await journal.page("tasks", {}, "submitted_at", "", 50)
     early = tuple(task(f"early{n}", submitted_at=-1.0) for n in range(5))
@@ -72,6 +75,8 @@ async def check_bad_questions_are_refused(ground: Ground) -> None:
         ("tasks", {'owner" OR 1=1 --': "x"}, "key", 5, 'owner" OR 1=1 --'),
         ("tasks", {"priority": "high"}, "key", 5, "priority"),
         ("tasks", {"owner": 5}, "key", 5, "owner"),
+        ("tasks", {"owner": ("ada", 5)}, "key", 5, "owner"),
+        ("tasks", {"owner": ("ada", "nul\0")}, "key", 5, "owner"),
         ("tasks", {"owner": "nul\0"}, "key", 5, "owner"),
         ("tasks", {"priority": 2**70}, "key", 5, "priority"),
         ("tasks", {}, "key", 0, "limit"),

@@ -44,8 +44,13 @@ class AllocationView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: str
     """Comma-separated, in rank order."""
     exit: str
+    """Its verdict, once that is known."""
     began_at: float
     ended_at: float
+    exit_code: str = ""
+    """Of the member that decided it, in digits; empty when no exit is known."""
+    detail: str = ""
+    """Why it ended, in words, unless all went well."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

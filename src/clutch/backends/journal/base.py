@@ -14,12 +14,15 @@ Every implementation passes ``clutch.testing.journal_suite``. The rules the suit
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 from clutch.wire.journal import Batch, Chunk, Leadership, Origin, OutboxItem, Row, Snapshot
 from clutch.wire.views import View
+
+Where = Mapping[str, str | int | tuple[str, ...]]
+"""What a view's columns must equal; of a tuple, any one."""
 
 
 class Journal(Protocol):
@@ -74,7 +77,7 @@ class Views(Protocol):
 
     async def view(self, table: str, key: str) -> View | None: ...
 
-    async def page(self, table: str, where: dict[str, str | int], order_by: str, after: str, limit: int) -> list[View]:
+    async def page(self, table: str, where: Where, order_by: str, after: str, limit: int) -> list[View]:
         """Rows that match, ordered by a column and key (``-column``: both descending), behind the key ``after``.
 
         ``after`` is the last key of the page before, or empty. ``BadRequest`` for an unknown table or column.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+from clutch.backends.journal.base import Where
 from clutch.backends.journal.platter import CommitHook, MemoryStore
 from clutch.backends.journal.shapes import (
     TABLES,
@@ -97,14 +98,14 @@ class MemoryJournal:
     async def view(self, table: str, key: str) -> View | None:
         return self.store.views(table).get(key)
 
-    async def page(self, table: str, where: dict[str, str | int], order_by: str, after: str, limit: int) -> list[View]:
+    async def page(self, table: str, where: Where, order_by: str, after: str, limit: int) -> list[View]:
         column, descending = check_question(table, where, order_by, limit)
         views = self.store.views(table)
 
         def place(view: View) -> tuple[Value, str]:
             return (getattr(view, column), view.key)
 
-        found = [view for view in views.values() if all(getattr(view, name) == want for name, want in where.items())]
+        found = [view for view in views.values() if all(_is(getattr(view, name), want) for name, want in where.items())]
         found.sort(key=place, reverse=descending)
         if not after:
             return found[:limit]
@@ -156,6 +157,10 @@ class MemoryJournal:
         check_origin(filled.last_index, filled.last_checksum, origin.last_index, origin.last_checksum)
         filled.generation, filled.term = origin.generation, max(store.term, origin.term)
         store.become(filled)
+
+
+def _is(value: Value, want: str | int | tuple[str, ...]) -> bool:
+    return value in want if isinstance(want, tuple) else value == want
 
 
 async def _chunks(store: MemoryStore) -> AsyncIterator[Chunk]:

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from clutch.backends.journal import postgres_sql as sql
 from clutch.backends.journal import schema
+from clutch.backends.journal.base import Where
 from clutch.backends.journal.postgres_tables import Connection, read_all, read_rows, read_snapshot, write_chunk
 from clutch.backends.journal.queries import Question, due, one
 from clutch.backends.journal.shapes import (
@@ -293,7 +294,7 @@ class PostgresJournal:
             found = await self._pool.fetchrow(statement, *arguments)
         return None if found is None else view_from(table, dict(found))
 
-    async def page(self, table: str, where: dict[str, str | int], order_by: str, after: str, limit: int) -> list[View]:
+    async def page(self, table: str, where: Where, order_by: str, after: str, limit: int) -> list[View]:
         question = Question(table, where, order_by, after, limit)
         async with self._reading() as connection:
             value: object = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Dialect, Select, literal, select, tuple_
+from sqlalchemy import Column, ColumnElement, Dialect, Select, literal, select, tuple_
 
+from clutch.backends.journal.base import Where
 from clutch.backends.journal.shapes import check_question, columns_of
 from clutch.backends.journal.tables import VIEW_TABLES, outbox
 
@@ -26,10 +27,14 @@ def one(table: str, key: str, dialect: Dialect) -> Statement:
     return compiled(select(found).where(found.c.key == key), dialect)
 
 
+def _is(column: Column[Any], want: str | int | tuple[str, ...]) -> ColumnElement[bool]:
+    return column.in_(want) if isinstance(want, tuple) else column == want
+
+
 class Question:
     """A page, asked for and checked, before the value at its edge is known."""
 
-    def __init__(self, table: str, where: dict[str, str | int], order_by: str, after: str, limit: int) -> None:
+    def __init__(self, table: str, where: Where, order_by: str, after: str, limit: int) -> None:
         self.column, self.descending = check_question(table, where, order_by, limit)
         self.table, self.where, self.after, self.limit = table, where, after, limit
 
@@ -44,7 +49,7 @@ class Question:
         """The page; ``value`` is what ``edge`` answered."""
         found = VIEW_TABLES[self.table]
         order, key = found.c[self.column], found.c.key
-        statement = select(found).where(*(found.c[name] == want for name, want in self.where.items()))
+        statement = select(found).where(*(_is(found.c[name], want) for name, want in self.where.items()))
         if self.after and self.column == "key":
             statement = statement.where(key < self.after if self.descending else key > self.after)
         elif self.after:

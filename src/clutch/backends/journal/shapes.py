@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from clutch.backends.journal.base import Where
 from clutch.wire.errors import BadRequest, BrokenInvariant, Corrupt, NotFound
 from clutch.wire.journal import Batch, Gone, Leadership, OutboxItem, Row, Snapshot
 from clutch.wire.views import VIEWS, View
@@ -61,7 +62,7 @@ def columns_of(table: str) -> dict[str, type[Value]]:
     return found
 
 
-def check_question(table: str, where: dict[str, str | int], order_by: str, limit: int) -> tuple[str, bool]:
+def check_question(table: str, where: Where, order_by: str, limit: int) -> tuple[str, bool]:
     """The column to order by and whether descending; ``BadRequest`` for anything that is not a known column."""
     columns = columns_of(table)
     column = order_by.removeprefix("-")
@@ -69,12 +70,13 @@ def check_question(table: str, where: dict[str, str | int], order_by: str, limit
         if name not in columns:
             step = f"Known columns: {', '.join(columns)}."
             raise BadRequest(f"no column {name!r}", object=table, next_step=step, path=name)
-    for name, value in where.items():
+    for name, wanted in where.items():
         kind = columns[name]
-        fits = isinstance(value, (int, float)) if kind in (int, float, bool) else isinstance(value, kind)
-        if not fits:
-            raise BadRequest(f"expected {kind.__name__}, got {value!r}", object=table, path=name)
-        _check_value(value, table, name)
+        for value in wanted if isinstance(wanted, tuple) else (wanted,):
+            fits = isinstance(value, (int, float)) if kind in (int, float, bool) else isinstance(value, kind)
+            if not fits:
+                raise BadRequest(f"expected {kind.__name__}, got {value!r}", object=table, path=name)
+            _check_value(value, table, name)
     if not 1 <= limit <= MAX_PAGE:
         raise BadRequest(f"a page has 1 to {MAX_PAGE} rows, got {limit}", object=table, path="limit")
     return column, order_by.startswith("-")

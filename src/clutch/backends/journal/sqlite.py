@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 
+from clutch.backends.journal.base import Where
 from clutch.backends.journal.queries import Question, due, one
 from clutch.backends.journal.shapes import (
     COLUMNS,
@@ -210,7 +211,7 @@ class SqliteJournal:
     async def view(self, table: str, key: str) -> View | None:
         return await self._read(self._reader.view, table, key)
 
-    async def page(self, table: str, where: dict[str, str | int], order_by: str, after: str, limit: int) -> list[View]:
+    async def page(self, table: str, where: Where, order_by: str, after: str, limit: int) -> list[View]:
         return await self._read(self._reader.page, Question(table, where, order_by, after, limit))
 
     async def pending(self, limit: int) -> list[OutboxItem]:

@@ -40,7 +40,7 @@ _SQL: dict[type[Value], tuple[TypeEngine[Any], str]] = {
 """SQL type and default. Text compares by code point everywhere, so that a page is the same on every store."""
 
 _VIEW_INDEXES = {
-    "tasks": ("submitted_at", "owner"),
+    "tasks": ("submitted_at", "owner", "state", "name"),
     "allocations": ("task",),
     "leases": ("task",),
 }

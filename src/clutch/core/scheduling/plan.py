@@ -46,6 +46,10 @@ class Plan:
         code, detail, blockers = self._reasons.of(self._snapshot.waiting[request])
         return Waiting(request, code, position, detail, blockers)
 
+    def line(self) -> tuple[RequestId, ...]:
+        """The names of everybody who waits, in the order of the queue. Cheap, unlike their reasons."""
+        return tuple(self._places())
+
     def waiting(self) -> list[Waiting]:
         """Everybody who waits, in the order of the queue."""
         return [self.why(request) for request in self._places()]

@@ -86,7 +86,7 @@ def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
 
     traffic = Traffic()
     with warnings.catch_warnings():
-        # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody); both mean the same
+        # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody); both mean one thing
         warnings.simplefilter("ignore", LitestarDeprecationWarning)
         app = App(
             route_handlers=all_routes() if routes is None else routes,
