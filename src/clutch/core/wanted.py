@@ -64,4 +64,7 @@ def _member(state: State, member: Member) -> WantedMember:
         reason=reason,
         checkpoint=task.checkpoint,
         payload=task.spec.payload,
+        millicpus=member.placement.millicpus if member.placement else 0,
+        memory_bytes=member.placement.memory_bytes if member.placement else 0,
+        members=len(allocation.members),
     )

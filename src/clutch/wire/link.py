@@ -10,13 +10,20 @@ over the whole connection. After a reconnect it begins with ``OutputOpen`` again
 ``OutputDone`` follows the last byte of an exited incarnation.
 
 Tunnels: the master opens one to a member's port; each side may send as much as the other's ``TunnelCredit`` allows,
-``TUNNEL_WINDOW_BYTES`` at first.
+``TUNNEL_WINDOW_BYTES`` at first. An agent that has connected says so with a credit of nothing.
+
+A connection that is refused ends with a close code of its own (``CloseCode``); on control a ``Refusal`` with the whole
+error comes before it.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+from typing import Any
+
 import msgspec
 
+from clutch.wire.errors import BadRequest
 from clutch.wire.ids import Fence, MemberId, NodeId
 from clutch.wire.messages import Hello, Refusal, Report, Wanted
 from clutch.wire.programs import Kit, KitRequest
@@ -29,6 +36,19 @@ CONTROL_PATH, BULK_PATH, ENROL_PATH = "/agent/v1/control", "/agent/v1/bulk", "/a
 FRAME_MAX_BYTES = 4 * 2**20
 OUTPUT_WINDOW_BYTES = 8 * 2**20
 TUNNEL_WINDOW_BYTES = 256 * 2**10
+TUNNEL_PIECE_BYTES = 64 * 2**10
+
+
+class CloseCode(IntEnum):
+    """Why a master ends a connection."""
+
+    GOING = 1001  # it ends; come again
+    BAD_REQUEST = 4400  # what came is no message of this protocol
+    NOT_ALLOWED = 4403  # the token is another node's
+    SILENT = 4408  # nothing was heard or taken for too long
+    CONFLICT = 4409  # another agent of this name is alive
+    REPLACED = 4410  # a newer connection of the same agent, or a newer agent, took its place
+    NOT_LEADER = 4421  # ask another address
 
 
 # -- control: small, first ----------------------------------------------------------------------------------------
@@ -172,3 +192,32 @@ class TunnelClose(msgspec.Struct, frozen=True, tag="tunnel_close"):
 
 BulkUp = OutputOpen | OutputPiece | OutputGap | OutputDone | TunnelData | TunnelCredit | TunnelClose
 BulkDown = OutputCommitted | TunnelOpen | TunnelData | TunnelCredit | TunnelClose
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+class _Tag(msgspec.Struct):
+    type: str = ""
+
+
+class Frames:
+    """Reads one direction of one connection. ``Frames(BulkUp).read(data)`` gives the message, or None for one of a
+    type this release does not know; ``BadRequest`` for bytes that are no message at all."""
+
+    def __init__(self, messages: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(messages)
+        self._tag = msgspec.msgpack.Decoder(_Tag)
+        self._known = {kind.__struct_config__.tag for kind in messages.__args__}
+
+    def read(self, data: bytes) -> Any:
+        try:
+            return self._decoder.decode(data)
+        except msgspec.MsgspecError as wrong:
+            try:
+                tag = self._tag.decode(data).type
+            except msgspec.MsgspecError:
+                tag = ""
+            if tag and tag not in self._known:
+                return None
+            raise BadRequest(f"a frame cannot be read: {wrong}", object="agent link") from wrong

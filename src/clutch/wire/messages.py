@@ -38,6 +38,11 @@ class WantedMember(msgspec.Struct, frozen=True, array_like=True):
     checkpoint: str = ""
     """The last committed checkpoint, to resume from; empty for a fresh start."""
     payload: bytes = b""
+    millicpus: int = 0
+    memory_bytes: int = 0
+    """What it holds there, and so may use at most; 0: no limit."""
+    members: int = 1
+    """How many members its allocation has."""
 
 
 class WantedLease(msgspec.Struct, frozen=True, array_like=True):

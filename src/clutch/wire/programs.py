@@ -6,28 +6,12 @@ the member's token, the uid it runs as) is the ``Kit``, which an agent asks for 
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
-from clutch.wire.containers import OUTPUT_CAP_BYTES, RunAs
+from clutch.wire.containers import OUTPUT_CAP_BYTES, SIGTERM, RunAs
+from clutch.wire.containers import Mount as Mount
+from clutch.wire.containers import Pull as Pull
 from clutch.wire.ids import Fence, MemberId
-
-
-class Pull(StrEnum):
-    """When an image is fetched before a start."""
-
-    MISSING = "missing"  # unless the node has it
-    ALWAYS = "always"
-    NEVER = "never"  # it must be there
-
-
-class Mount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A folder or file of the node that the program sees. On the process backend ``target`` becomes a link."""
-
-    source: str
-    target: str
-    read_only: bool = True
 
 
 class SecretUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +50,9 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rendezvous: bool = False
     """Meet the other members before starting; several members of one role always do."""
     output_cap_bytes: int = OUTPUT_CAP_BYTES
+    leave_signal: int = SIGTERM
+    """What its agent sends it when it is asked to leave; 0 for a program that hears of it from the master itself
+    (``clutch.init``) and would only be killed by a signal while it saves its work."""
 
 
 class Kit(msgspec.Struct, frozen=True, tag="kit"):
@@ -86,3 +73,11 @@ class KitRequest(msgspec.Struct, frozen=True, tag="kit_request"):
 
     member: MemberId
     fence: Fence
+
+
+def program_in(payload: bytes) -> Program | None:
+    """The program in a task's payload; None for a task of a kind that has none."""
+    try:
+        return msgspec.msgpack.decode(payload, type=Program)
+    except msgspec.MsgspecError:
+        return None

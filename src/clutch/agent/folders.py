@@ -1,0 +1,116 @@
+"""Working folders of members on this machine, and what the agent must still know of each after its own restart.
+
+::
+
+    WORK/NAME/          named like the member's directory
+        cwd/            where the command begins, empty but for its mounts
+        tmp/            its TMPDIR
+        note            backend, ports, notices: an agent that comes later needs them
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from clutch.agent.directory import name_of
+from clutch.backends.containers.base import Key
+from clutch.wire.containers import RunAs
+from clutch.wire.errors import BadRequest
+from clutch.wire.programs import Mount
+
+NOTE = "note"
+
+
+class Note(msgspec.Struct, frozen=True):
+    """How an incarnation was started."""
+
+    backend: str = "process"
+    ports: tuple[int, ...] = ()
+    leave_signal: int = 0
+    notices: tuple[str, ...] = ()
+
+
+class Folder(msgspec.Struct, frozen=True):
+    cwd: Path
+    tmp: Path
+
+
+class WorkFolders:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(mode=0o711, parents=True, exist_ok=True)
+
+    def path(self, key: Key) -> Path:
+        return self.root / name_of(key)
+
+    def make(self, key: Key, run_as: RunAs | None, mounts: tuple[Mount, ...]) -> Folder:
+        """Fresh folders that belong to whom the member runs as, with a link for each mount."""
+        top = self.path(key)
+        shutil.rmtree(top, ignore_errors=True)  # of an attempt that ended before the start
+        folder = Folder(top / "cwd", top / "tmp")
+        top.mkdir(mode=0o711)
+        for path in (folder.cwd, folder.tmp):
+            path.mkdir(mode=0o700)
+        for mount in mounts:
+            _link(mount, folder.cwd)
+        if run_as is not None and run_as.uid != os.geteuid():
+            for path in (folder.cwd, folder.tmp):
+                os.chown(path, run_as.uid, run_as.gid)
+        return folder
+
+    def keep(self, key: Key, note: Note) -> None:
+        """Written aside and renamed: it is there before the command is."""
+        path = self.path(key) / NOTE
+        aside = path.with_name(f".{NOTE}")
+        aside.write_bytes(msgspec.json.encode(note))
+        aside.replace(path)
+
+    def note(self, key: Key) -> Note:
+        try:
+            return msgspec.json.decode((self.path(key) / NOTE).read_bytes(), type=Note)
+        except (OSError, msgspec.DecodeError):
+            return Note()
+
+    def remove(self, key: Key) -> None:
+        shutil.rmtree(self.path(key), ignore_errors=True)
+
+    def clear_all_but(self, keys: list[Key]) -> None:
+        """Remove what an agent left that died between making a folder and starting its member."""
+        kept = {name_of(key) for key in keys}
+        for entry in os.scandir(self.root):
+            if entry.name not in kept:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def home_of(run_as: RunAs | None) -> str:
+    """The home of whom it runs as; ``/`` for a user the machine does not know."""
+    try:
+        return pwd.getpwuid(run_as.uid if run_as is not None else os.geteuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
+def _link(mount: Mount, cwd: Path) -> None:
+    """A plain process sees the machine as it is, so a mount is a link inside its folder. Outside of it nothing is
+    made: a link there would stay for everybody."""
+    source, target = Path(mount.source), Path(mount.target)
+    if not source.exists():
+        raise BadRequest(f"the mount's source {source} is not on this machine", object=str(target))
+    if target.is_absolute():
+        if target.resolve() == source.resolve():
+            return
+        raise BadRequest(
+            f"a plain process cannot have {source} mounted at {target}",
+            object=str(target),
+            next_step="Give a target inside its working directory, or use an image.",
+        )
+    place = cwd / target
+    if not place.resolve().is_relative_to(cwd.resolve()):
+        raise BadRequest("the mount's target leaves the working directory", object=str(target))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(source.absolute())

@@ -1,0 +1,148 @@
+"""From what is wanted to what is executed: command, environment, limits. Nothing here touches the machine.
+
+What a program finds in its environment, each laid over the ones before: the small base of this machine, its own
+``environment``, the ``CLUTCH_*`` that say who it is, its kit (secrets, token). ``docs/architecture/link.md`` has the
+list.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from clutch.wire.containers import ContainerSpec, Limits
+from clutch.wire.errors import BadRequest, Unavailable
+from clutch.wire.ids import NodeId, PoolName
+from clutch.wire.messages import WantedMember
+from clutch.wire.programs import Kit, Program
+from clutch.wire.resources import Capacity, Slot
+
+PROCESS, DOCKER = "process", "docker"
+BOOT = ("-m", "clutch.runtime.boot", "--")
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for every member of this machine."""
+
+    node: NodeId
+    pool: PoolName
+    masters: tuple[str, ...]
+    ca_file: str
+    capacity: Capacity
+    python: str
+    environment: dict[str, str]
+    open_files: int = 0
+    core_bytes: int | None = None
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made ready for one incarnation: its folders, the backend it runs on, its real ports."""
+
+    backend: str
+    cwd: str
+    tmp: str
+    home: str
+    ports: tuple[int, ...] = ()
+
+
+def read_program(payload: bytes, name: str) -> Program:
+    """The program in a task's payload."""
+    try:
+        program = msgspec.msgpack.decode(payload, type=Program)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+        raise BadRequest(f"its payload is not a program: {wrong}", object=name) from wrong
+    if not program.argv:
+        raise BadRequest("there is no command", object=name)
+    return program
+
+
+def backend_for(program: Program, available: tuple[str, ...], name: str) -> str:
+    """Where it runs: an image means Docker, and nothing else will do."""
+    if program.image is None:
+        return PROCESS
+    if DOCKER not in available:
+        raise Unavailable(
+            f"it wants the image {program.image.name}, and no Docker engine answers on this node",
+            object=name,
+            next_step="Exclude the node, start Docker there, or leave the image out.",
+        )
+    return DOCKER
+
+
+def needs_boot(program: Program, wanted: WantedMember) -> bool:
+    """Whether something must happen inside before the command: code to fetch, peers to meet."""
+    return bool(program.code) or program.rendezvous or wanted.members > 1
+
+
+def container_spec(
+    wanted: WantedMember, program: Program, kit: Kit, around: Surroundings, place: Place
+) -> ContainerSpec:
+    argv = program.argv
+    if needs_boot(program, wanted):
+        python = around.python if place.backend == PROCESS else "python3"
+        argv = (python, *BOOT, *program.argv)
+    return ContainerSpec(
+        member=wanted.member,
+        fence=wanted.fence,
+        argv=argv,
+        cwd=place.cwd,
+        environment=_environment(wanted, program, kit, around, place),
+        slots=_slots(wanted, around.capacity),
+        limits=Limits(
+            millicpus=wanted.millicpus,
+            memory_bytes=wanted.memory_bytes,
+            open_files=around.open_files,
+            core_bytes=around.core_bytes,
+        ),
+        run_as=kit.run_as,
+        output_cap_bytes=program.output_cap_bytes,
+        **_image(program, kit),
+    )
+
+
+def _image(program: Program, kit: Kit) -> dict[str, Any]:
+    image = program.image
+    if image is None:
+        return {}
+    return {
+        "image": image.name,
+        "pull": image.pull,
+        "registry_auth": kit.registry_auth,
+        "mounts": program.mounts,
+        "shm_bytes": image.shm_bytes,
+    }
+
+
+def _slots(wanted: WantedMember, capacity: Capacity) -> tuple[Slot, ...]:
+    here = {slot.index: slot for slot in capacity.slots}
+    missing = [index for index in wanted.slots if index not in here]
+    if missing:
+        raise Unavailable(f"slot {missing[0]} is not on this machine any more", object=str(wanted.member))
+    return tuple(here[index] for index in wanted.slots)
+
+
+def _environment(
+    wanted: WantedMember, program: Program, kit: Kit, around: Surroundings, place: Place
+) -> dict[str, str]:
+    member = wanted.member
+    base = {**around.environment, "HOME": place.home, "TMPDIR": place.tmp, "PWD": place.cwd}
+    ours = {
+        "CLUTCH_TASK": member.task,
+        "CLUTCH_ROLE": member.role,
+        "CLUTCH_RANK": str(member.rank),
+        "CLUTCH_FENCE": str(wanted.fence),
+        "CLUTCH_MEMBERS": str(wanted.members),
+        "CLUTCH_NODE": around.node,
+        "CLUTCH_POOL": around.pool,
+        "CLUTCH_MASTERS": ",".join(around.masters),
+        "CLUTCH_CA_FILE": around.ca_file,
+        "CLUTCH_CHECKPOINT": wanted.checkpoint,
+        "CLUTCH_CODE": program.code,
+        "CLUTCH_RENDEZVOUS": "1" if program.rendezvous or wanted.members > 1 else "",
+        "CLUTCH_SLOTS": ",".join(map(str, wanted.slots)),
+        "CLUTCH_LEASE": str(wanted.lease_number),
+        **{f"CLUTCH_PORT_{number}": str(port) for number, port in enumerate(place.ports)},
+    }
+    kept = {name: value for name, value in ours.items() if value}
+    return {**base, **program.environment, **kept, **kit.environment}

@@ -1,0 +1,189 @@
+"""The agent: composed by hand, once, and run until it is told to stop. Its members go on without it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import msgspec
+
+import clutch
+from clutch.agent import shim, slots
+from clutch.agent.brain import Brain
+from clutch.agent.directory import MemberDirectories, as_found
+from clutch.agent.folders import WorkFolders
+from clutch.agent.hands import Ground, Hands
+from clutch.agent.holders import Holders, NoHolders
+from clutch.agent.launch import PROCESS, Surroundings
+from clutch.agent.link import Link, LinkSettings
+from clutch.agent.monitor import Monitor, MonitorSettings
+from clutch.agent.ports import Ports
+from clutch.agent.relay import Relay
+from clutch.agent.settings import AgentSettings
+from clutch.backends.containers.base import Containers, Key
+from clutch.backends.containers.process import ProcessContainers
+from clutch.wire.errors import BadRequest, Conflict
+from clutch.wire.ids import NodeId, PoolName
+from clutch.wire.resources import Capacity
+
+__all__ = ["AgentSettings", "run"]
+
+Backends = Callable[[Path, MemberDirectories], Mapping[str, Containers]]
+"""Further ways to run members, by name (``docker``), given the agent's folder and its members' directories."""
+BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class _StopRequested(Exception):
+    """Somebody asked this agent to stop."""
+
+
+async def run(
+    settings: AgentSettings,
+    backends: Backends | None = None,
+    holders: Holders | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Be this machine's agent until ``stop`` is set; without one, until SIGTERM or SIGINT. ``Conflict`` when another
+    agent has the same folder."""
+    if not settings.masters:
+        raise BadRequest("no master is named", object="agent", next_step="Give the address of at least one.")
+    settings.data.mkdir(mode=0o711, parents=True, exist_ok=True)
+    with _only_agent_of(settings.data), _stopped(stop) as stopped:
+        directories = MemberDirectories(settings.data / "members")
+        process = ProcessContainers(directories, Path(shim.__file__))
+        try:
+            found = {PROCESS: process, **(backends(settings.data, directories) if backends else {})}
+            await _run(settings, directories, found, holders or NoHolders(), stopped)
+        except* _StopRequested:
+            pass
+        finally:
+            await process.close()
+
+
+async def _run(
+    settings: AgentSettings,
+    directories: MemberDirectories,
+    backends: Mapping[str, Containers],
+    holders: Holders,
+    stopped: asyncio.Event,
+) -> None:
+    node, session = NodeId(settings.node or socket.gethostname()), uuid4().hex
+    capacity = _capacity(settings)
+    here = [(name, seen) for name, containers in backends.items() for seen in await containers.found()]
+    keys = [Key(seen.member, seen.fence) for _, seen in here]
+    folders = WorkFolders(settings.data / "work")
+    folders.clear_all_but(keys)
+    relay = Relay()
+    link_settings = LinkSettings(
+        masters=settings.masters, node=node, session=session, token=settings.token, ca_file=settings.ca_file
+    )
+    link = Link(link_settings, relay, Random())
+    async with asyncio.TaskGroup() as group:
+        ground = Ground(
+            backends=backends,
+            directories=directories,
+            folders=folders,
+            ports=Ports(port for key in keys for port in folders.note(key).ports),
+            holders=holders,
+            relay=relay,
+            monitor=Monitor(_monitor_settings(settings, node, capacity, tuple(backends)), link.use),
+            around=_surroundings(settings, node, capacity),
+            kit_timeout_s=settings.kit_timeout_s,
+        )
+        found = as_found(seen for _, seen in here)
+        brain = Brain(node, PoolName(settings.pool), session, capacity, found, await holders.held())
+        hands = Hands(brain, ground, link, group)
+        for name, seen in here:
+            hands.adopt(name, seen)
+        group.create_task(hands.beats(settings.beat_s))
+        group.create_task(ground.monitor.run(hands))
+        group.create_task(link.run(hands, hands))
+        await stopped.wait()
+        raise _StopRequested  # the only way to end a group whose tasks would go on for ever
+
+
+def _capacity(settings: AgentSettings) -> Capacity:
+    """What this machine offers, without what is kept back; devices keep the places they had."""
+    path = settings.data / "places.json"
+    known = slots.load_places(path)
+    whole = slots.capacity(slots.look(), settings.slots, known)
+    slots.save_places(path, slots.places(whole, known))
+    return msgspec.structs.replace(
+        whole,
+        millicpus=max(0, whole.millicpus - settings.reserve_millicpus),
+        memory_bytes=max(0, whole.memory_bytes - settings.reserve_memory_bytes),
+    )
+
+
+def _surroundings(settings: AgentSettings, node: NodeId, capacity: Capacity) -> Surroundings:
+    base = {"PATH": f"{Path(sys.executable).parent}:{BASE_PATH}", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+    return Surroundings(
+        node=node,
+        pool=PoolName(settings.pool),
+        masters=settings.masters,
+        ca_file=str(settings.ca_file or ""),
+        capacity=capacity,
+        python=sys.executable,
+        environment={**base, **settings.environment},
+        open_files=settings.open_files,
+        core_bytes=settings.core_bytes,
+    )
+
+
+def _monitor_settings(
+    settings: AgentSettings, node: NodeId, capacity: Capacity, backends: tuple[str, ...]
+) -> MonitorSettings:
+    return MonitorSettings(
+        node=node,
+        capacity=capacity,
+        data=settings.data,
+        labels=settings.labels,
+        version=clutch.__version__,
+        backends=backends,
+        measure_s=settings.measure_s,
+    )
+
+
+@contextmanager
+def _only_agent_of(data: Path) -> Iterator[None]:
+    """Hold the folder's lock; it goes with the process, however that ends."""
+    descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                "another agent uses this folder",
+                object=str(data),
+                next_step="Stop that agent, or give this one a folder and a name of its own.",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _stopped(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
+    if stop is not None:
+        yield stop
+        return
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            with suppress(ValueError):
+                loop.remove_signal_handler(number)

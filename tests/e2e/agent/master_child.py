@@ -1,0 +1,214 @@
+"""A master with only the agents' routes, in a process of its own: real loop, real SQLite, real HTTP. Made to be killed.
+
+python master_child.py FOLDER PORT    (0: any; it says which)
+
+It answers one JSON object a line: ``{"do": VERB, ...}`` in, ``{"said": ...}`` out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import time
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import structlog
+import uvicorn
+from litestar import Litestar
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.exceptions import NotAuthorizedException
+from litestar.handlers.base import BaseRouteHandler
+from litestar.params import SkipValidation
+
+from clutch.backends.journal.opening import open_journal
+from clutch.master.access.caller import Caller
+from clutch.master.api.agents import ROUTES
+from clutch.master.link import AgentLinks
+from clutch.master.loop import Loop, LoopSettings
+from clutch.master.monitor import Monitor
+from clutch.master.services import Services
+from clutch.wire import events as e
+from clutch.wire.access import CallerKind
+from clutch.wire.containers import RunAs
+from clutch.wire.errors import ClutchError
+from clutch.wire.ids import MemberId, NodeId, PoolName, TaskId
+from clutch.wire.programs import Kit, KitRequest, Program
+from clutch.wire.resources import ARTIFICIAL, Resources
+from clutch.wire.specs import Members, OnNodeLost, PoolSpec, RoleSpec, TaskSpec
+
+sys.path.insert(0, str(Path(__file__).parent))
+from file_lane import FileLane
+
+POOL = PoolName("default")
+
+
+class WallClock:
+    def now(self) -> float:
+        return time.time()
+
+
+class PlainKits:
+    """Secrets are what their names say; a task called ``refused`` gets none."""
+
+    async def kit(self, node: NodeId, request: KitRequest) -> Kit:
+        if request.member.task.startswith("refused"):
+            return Kit(request.member, request.fence, error="there is no secret named moon")
+        run_as = RunAs(65534, 65534) if request.member.task.startswith("nobody") else None
+        return Kit(request.member, request.fence, {"CLUTCH_TOKEN": "t", "SECRET": "s3cret"}, run_as)
+
+
+async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    """A token is ``node-NAME``."""
+    token = connection.headers.get("authorization", "").removeprefix("Bearer ")
+    if not token.startswith("node-"):
+        raise NotAuthorizedException("no token")
+    connection.scope["state"]["caller"] = Caller(CallerKind.AGENT, token.removeprefix("node-"))
+
+
+def make_app(links: AgentLinks) -> Litestar:
+    async def give_services() -> Any:
+        return SimpleNamespace(links=links)
+
+    async def give_caller(scope: Any) -> Any:
+        return scope["state"]["caller"]
+
+    return Litestar(
+        ROUTES,
+        guards=[guard],
+        dependencies={"services": Provide(give_services), "caller": Provide(give_caller)},
+        signature_namespace={"Services": SkipValidation[Services], "Caller": SkipValidation[Caller]},
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+class House:
+    def __init__(self, loop: Loop, links: AgentLinks, lane: FileLane, monitor: Monitor) -> None:
+        self.loop = loop
+        self.links = links
+        self.lane = lane
+        self.monitor = monitor
+
+    async def do(self, wish: dict[str, Any]) -> Any:
+        match wish.pop("do"):
+            case "submit":
+                return await self.submit(**wish)
+            case "kill":
+                await self.loop.ask(e.Kill(task=TaskId(wish["task"])))
+            case "cancel":
+                await self.loop.ask(e.Cancel(task=TaskId(wish["task"])))
+            case "state":
+                return self.state()
+            case "reasons":
+                return [
+                    self.monitor.exit_reason(key[0], key[1])
+                    for key in list(self.monitor._exits)
+                    if key[0].task == wish["task"]
+                ]
+            case "use":
+                use = self.monitor.node(NodeId(wish["node"]))
+                return None if use is None else msgspec.to_builtins(use)
+            case "lane":
+                return {
+                    "doubled": self.lane.doubled_bytes,
+                    "written": self.lane.written_bytes,
+                    "writes": self.lane.writes,
+                    "open": [f"{c.member.task} {c.fence} {c.stdout}" for c in self.lane.state.values() if not c.done],
+                }
+            case "echo":
+                return await self.echo(**wish)
+        return None
+
+    async def submit(
+        self, task: str, program: dict[str, Any], slots: int = 1, on_lost: str = "restart", leave_s: float = 30.0
+    ) -> str:
+        role = RoleSpec(name="main", shape=Members(count=1, each=Resources(slots=slots, kind=ARTIFICIAL)))
+        spec = TaskSpec(
+            kind="command",
+            name=task,
+            pool=POOL,
+            roles=(role,),
+            max_restarts=0,
+            on_node_lost=OnNodeLost(on_lost),
+            leave_within_s=leave_s,
+            payload=msgspec.msgpack.encode(msgspec.convert(program, Program)),
+        )
+        return str(await self.loop.ask(e.Submit(task=TaskId(task), spec=spec, key=task)))
+
+    def state(self) -> dict[str, Any]:
+        state = self.loop.state
+        return {
+            "term": state.term,
+            "nodes": {node: found.state for node, found in state.nodes.items()},
+            "tasks": {task: found.state for task, found in state.tasks.items()},
+            "members": {str(m): found.state for m, found in state.members.items()},
+            "exits": {str(m): found.exit and list(msgspec.to_builtins(found.exit)) for m, found in state.members.items()},
+        }
+
+    async def echo(self, task: str, size: int) -> dict[str, Any]:
+        """Send so many bytes to a task's first port and count what comes back, both at once."""
+        member = self.loop.state.members[MemberId(TaskId(task), "main", 0)]
+        assert member.placement is not None
+        node, fence = member.placement.node, member.fence(self.loop.state.generation)
+        uses = [use for use in self.monitor.members(node) if use.member == member.member]
+        tunnel = await self.links.tunnels.open(node, member.member, fence, uses[0].ports[0])
+        block = bytes(range(256)) * 256
+        began = time.monotonic()
+
+        async def send() -> None:
+            for _ in range(size // len(block)):
+                await tunnel.write(block)
+            await tunnel.finish()
+
+        received = bytearray()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(send())
+            while data := await tunnel.read():
+                received += data
+        await tunnel.close()
+        return {"same": received == block * (size // len(block)), "seconds": time.monotonic() - began}
+
+
+def say(what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+async def answer(house: House) -> None:
+    reader = asyncio.StreamReader(limit=2**24)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        try:
+            say({"said": await house.do(json.loads(line))})
+        except (ClutchError, KeyError, IndexError) as error:
+            say({"error": str(error), "code": getattr(error, "code", "")})
+
+
+async def main(folder: Path, port: int) -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    journal = await open_journal(f"sqlite:///{folder / 'journal.sqlite'}")
+    lane, monitor = FileLane(folder / "lane"), Monitor()
+    links = AgentLinks(lane, PlainKits(), monitor, lambda member, fence: 0)
+    loop = Loop(journal, WallClock(), links, {}, Random(0), LoopSettings(holder=f"child-{time.time()}", lead_s=1.0))
+    links.serve(loop)
+    listening = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(make_app(links), log_level="warning", lifespan="off", ws_per_message_deflate=False)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(loop.run())
+        await loop.serving.wait()
+        await loop.ask(e.PutPool(pool=PoolSpec(name=POOL, node_lost_after_s=3.0)))
+        group.create_task(uvicorn.Server(config).serve(sockets=[listening]))
+        say({"port": listening.getsockname()[1], "term": loop.state.term})
+        await answer(House(loop, links, lane, monitor))
+        raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
