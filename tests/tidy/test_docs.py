@@ -14,13 +14,13 @@ import typer
 from typer.core import TyperGroup
 
 from clutch.cli.main import app
-from clutch.core import allocation, lease, member, node, task
+from clutch.core import allocation, lease, machines, member, node, task
 from clutch.core.machine import Table
 from clutch.testing.sim.mutations import MUTATIONS
 from clutch.testing.sim.plan import FaultKind
 from clutch.wire import errors, events
 from clutch.wire.facts import FACTS
-from clutch.wire.outcomes import AllocationState, LeaseState, MemberState, NodeState, TaskState, Verdict
+from clutch.wire.outcomes import AllocationState, LeaseState, MachineState, MemberState, NodeState, TaskState, Verdict
 from clutch.wire.schedule import PreemptReason, WaitCode
 from tests.tidy.source import ROOT
 
@@ -28,6 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = (*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md")
 MACHINES: dict[str, tuple[Table[StrEnum], type[StrEnum]]] = {
     "Node": (node.TABLE, NodeState),  # type: ignore[dict-item]  # a table is of its own enum
+    "Machine": (machines.TABLE, MachineState),  # type: ignore[dict-item]
     "Task": (task.TABLE, TaskState),  # type: ignore[dict-item]
     "Allocation": (allocation.TABLE, AllocationState),  # type: ignore[dict-item]
     "Member": (member.TABLE, MemberState),  # type: ignore[dict-item]

@@ -21,14 +21,17 @@ from typing import Any
 
 import msgspec
 
+from clutch.core.outbox import outbox
 from clutch.testing.stage import POOL, Stage
 from clutch.wire import events as e
 from clutch.wire.errors import BadRequest, ClutchError
 from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, PoolName, TaskId
+from clutch.wire.machines import Instance, MachineId
 from clutch.wire.messages import Exit, ExitCause, MemberStatus
 from clutch.wire.resources import CUDA, Resources
 from clutch.wire.schedule import PreemptReason
 from clutch.wire.specs import (
+    Autoscale,
     FairSharePolicy,
     Members,
     OnDeath,
@@ -187,6 +190,54 @@ class Script:
         else:
             self.stage.machines[NodeId(node)].restart_agent()
             self.stage.hear(node)
+
+    # -- machines ------------------------------------------------------------------------------------------------
+
+    def do_scale(self, **settings: str) -> None:
+        """``scale max=2 min=0 slots=4 idle=60 starting=300 disconnected=120``: the pool's machines come and go."""
+        number = {key: float(word) for key, word in settings.items()}
+        scale = Autoscale(
+            nodes_min=int(number.pop("min", 0)),
+            nodes_max=int(number.pop("max", 1)),
+            slots_per_node=int(number.pop("slots", 4)),
+            millicpus_per_node=32_000,
+            memory_bytes_per_node=2**36,
+            idle_s=number.pop("idle", 60.0),
+            starting_s=number.pop("starting", 300.0),
+            disconnected_s=number.pop("disconnected", 120.0),
+        )
+        if number:
+            raise BadRequest(f"{next(iter(number))!r} is no setting of scale", object="command 'scale'")
+        pool = msgspec.structs.replace(self.stage.state.pools[POOL], autoscale=scale)
+        self.stage.do(e.PutPool(cause="admin", pool=pool))
+
+    def do_launched(self, machine: str) -> None:
+        """The provider has launched a machine."""
+        up = e.MachineUp(cause="provider", machine=MachineId(machine), instance=f"i-{machine}")
+        self.stage.do(up)
+
+    def do_launch_failed(self, machine: str, why: str = "no-room") -> None:
+        self.stage.do(e.LaunchFailed(cause="provider", machine=MachineId(machine), detail=why))
+
+    def do_terminated(self, machine: str) -> None:
+        self.stage.machines.pop(NodeId(machine), None)
+        self.stage.do(e.MachineDown(cause="provider", machine=MachineId(machine)))
+
+    def do_listed(self, *names: str) -> None:
+        """The provider says that it has exactly these machines."""
+        found = tuple(Instance(MachineId(name), f"i-{name}", POOL, "c") for name in names)
+        index = self.stage.state.index
+        self.stage.do(e.MachinesListed(cause="provider", pool=POOL, instances=found, index=index))
+
+    def do_outbox(self) -> list[str]:
+        """What waits to be performed."""
+        waits: dict[str, None] = {}
+        for recorded in self.stage.history:
+            owed = outbox(self.stage.refold(until=recorded.index), [recorded])
+            waits.update({item.token: None for item in owed.items})
+            for token in owed.delivered:
+                waits.pop(token, None)
+        return list(waits) or ["(nothing waits)"]
 
     # -- what users ask ------------------------------------------------------------------------------------------
 

@@ -146,10 +146,10 @@ class Stage:
         scale = (plan.look_again_at for plan in self.scale_plans.values())
         return min((at for at in (self.state.deadlines.next_at(), *scale) if at is not None), default=None)
 
-    def refold(self) -> State:
-        """What a new process makes of the journal's rows."""
+    def refold(self, until: int | None = None) -> State:
+        """What a new process makes of the journal's rows, all of them or up to an index."""
         state = State(self.controllers)
-        for recorded in self.history:
+        for recorded in self.history[:until]:
             apply(state, from_row(to_row(recorded)))
         state.touched = Touched()
         return state

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from house import trial_spec
 
-from clutch.core import allocation, lease, member, node, task
+from clutch.core import allocation, lease, machines, member, node, task
 from clutch.core.machine import Table
 from clutch.core.task import Next, Task, after_allocation
 from clutch.wire.errors import IllegalMove
@@ -16,6 +16,7 @@ from clutch.wire.outcomes import (
     AllocationState,
     EndReason,
     LeaseState,
+    MachineState,
     MemberState,
     NodeState,
     TaskState,
@@ -25,6 +26,7 @@ from clutch.wire.outcomes import (
 
 MACHINES = {
     "node": (node.TABLE, NodeState),
+    "machine": (machines.TABLE, MachineState),
     "task": (task.TABLE, TaskState),
     "allocation": (allocation.TABLE, AllocationState),
     "member": (member.TABLE, MemberState),
@@ -39,6 +41,12 @@ ARROWS = {
         suspect: unreported ready draining lost
         lost: unreported ready draining
         draining: unreported ready draining suspect""",
+    "machine": """
+        asked: launched serving stopping
+        launched: serving stopping gone
+        serving: asked launched stopping gone
+        stopping: gone
+        gone:""",
     "task": """
         queued: running paused ended
         running: queued resting paused ended

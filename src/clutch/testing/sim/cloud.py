@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CLUSTER = "sim"
 LAG_S = 3.0
+SKEW_S = 4.0
+"""So far apart the clocks of two masters may be; whoever compares times of both must bear it."""
 MILLICPUS, MEMORY_BYTES = 16_000, 2**36
 
 
@@ -94,7 +96,7 @@ class SimMachines(MemoryMachines):
     """One master's way to the cloud."""
 
     def __init__(self, cloud: Cloud) -> None:
-        super().__init__(cloud.provider, CLUSTER, POOL, LAG_S)
+        super().__init__(cloud.provider, CLUSTER, POOL, LAG_S + SKEW_S)
         self.cloud = cloud
 
     async def launch(self, order: Order) -> Instance:

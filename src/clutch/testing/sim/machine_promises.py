@@ -2,6 +2,7 @@
 
 - no more machines are paid for than the pool may have, and no machine exists twice;
 - a machine with work is never terminated because it is idle or because there are too many;
+- no machine counts as launched that the provider never had, none as gone that it has;
 - what waits in the outbox is what the state says must wait, and nothing is launched that was not durably asked for;
 - every machine that was asked for ends or serves, and the pool reaches its minimum.
 """
@@ -70,6 +71,9 @@ class MachinePromises:
             case f.MachineLaunched(machine, instance) if instance:
                 if machine not in self.cluster.cloud.ever:
                     self._break(f"{machine} counts as launched and the provider never had it", machine)
+            case f.MachineGone(machine):
+                if machine in self.cluster.cloud.provider.instances:
+                    self._break(f"{machine} counts as gone and the provider has it", machine)
 
     def committed(self) -> None:
         """What waits is what the state says must wait."""

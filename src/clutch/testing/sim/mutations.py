@@ -1,25 +1,31 @@
-"""Masters and agents that break a law each, named for what they do. The simulator must catch every one of them.
+"""Masters, agents and provisioners that break a law each, named for what they do. The simulator must catch them all.
 
 They are subclasses of the production parts, changed in one place; production code knows nothing of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 
 from clutch.agent import brain as b
+from clutch.backends.machines.base import Machines
 from clutch.core.recorded import Recorded
 from clutch.core.state import Touched
 from clutch.master.contacts import Contacts, Heard
+from clutch.master.effects import Effect, Performer
 from clutch.master.loop import Loop
+from clutch.master.provisioner import Provisioner
 from clutch.testing.sim.cluster import Kit
 from clutch.wire import events as e
 from clutch.wire import facts as f
-from clutch.wire.ids import RequestId
-from clutch.wire.journal import Batch
+from clutch.wire.ids import PoolName, RequestId
+from clutch.wire.journal import Batch, OutboxItem
+from clutch.wire.machines import LAUNCH, MachineId, Order, StopReason, launch_token, terminate_token
 from clutch.wire.messages import MemberStatus, Report, Wanted
+from clutch.wire.outcomes import MachineState
 
 
 class GrantsTwice(Loop):
@@ -122,6 +128,70 @@ class ForgetsExits(b.Brain):
         return [b.Forget(member, fence), *self._reconcile(), self.report()]
 
 
+class StopsBusyMachines(Loop):
+    """Takes a machine that serves for an idle one, whatever runs on it."""
+
+    def _decide(self, batch: list[Any], now: float) -> list[Recorded]:
+        recorded = super()._decide(batch, now)
+        for machine in list(self.state.machines.values()):
+            if machine.state is MachineState.SERVING and machine.idle_since is None and now - machine.since > 10.0:
+                stop = f.MachineStopAsked(machine.machine, StopReason.IDLE, terminate_token(machine.machine))
+                self._record(recorded, stop, now, "provisioner")
+        return recorded
+
+
+class ForgetsMachinesThatStop(Loop):
+    """Asks for the next machine while the one before is still being stopped, and paid for."""
+
+    def _decide(self, batch: list[Any], now: float) -> list[Recorded]:
+        recorded = super()._decide(batch, now)
+        for pool, spec in self.state.pools.items():
+            own = [machine for machine in self.state.machines.values() if machine.pool == pool]
+            live = [machine for machine in own if machine.state is not MachineState.STOPPING]
+            if spec.autoscale is None or len(live) == len(own) or not self.state.ledgers[pool].waiting:
+                continue
+            for _ in range(spec.autoscale.nodes_max - len(live)):
+                name = MachineId(f"{pool}-{self.state.generation}-{self.state.index + 1}")
+                self._record(recorded, f.MachineAsked(name, pool, launch_token(name)), now, "provisioner")
+        return recorded
+
+
+class DeliversBeforePerforming(Performer):
+    """Marks a launch delivered, and launches then: a crash in between leaves a machine that never was."""
+
+    async def _perform(self, effect: Effect, item: OutboxItem) -> None:
+        if item.kind == LAUNCH:
+            order = msgspec.msgpack.decode(item.payload, type=Order)
+            await self.loop.ask(e.MachineUp(cause="provider", machine=order.machine, instance="soon"))
+        await super()._perform(effect, item)
+
+
+class LaunchesUnderAnotherName(Provisioner):
+    """Makes up a new token when it tries again: what the first try made, nobody knows."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._tried: dict[MachineId, int] = {}
+
+    async def launch(self, item: OutboxItem) -> e.Event:
+        order = msgspec.msgpack.decode(item.payload, type=Order)
+        again = self._tried[order.machine] = self._tried.get(order.machine, 0) + 1
+        if again > 1:
+            order = msgspec.structs.replace(order, machine=MachineId(f"{order.machine}.{again}"))
+        return await super().launch(msgspec.structs.replace(item, payload=msgspec.msgpack.encode(order)))
+
+
+class BelievesLateListings(Provisioner):
+    """Holds a listing against what was launched after it was taken, and forgets that listings lag."""
+
+    async def look(self, pool: PoolName, machines: Machines) -> None:
+        found = await machines.list()
+        await asyncio.sleep(0.5)
+        ours = tuple(instance for instance in found if instance.cluster == self.settings.cluster)
+        now = self.loop.state.index
+        self.loop.tell(e.MachinesListed(cause=f"provider:{pool}", pool=pool, instances=ours, index=now))
+
+
 def _kit(name: str, **parts: Any) -> type[Kit]:
     return type(name, (Kit,), parts)
 
@@ -135,4 +205,9 @@ MUTATIONS: dict[str, type[Kit]] = {
     "believes old reports": _kit("BelievesOldReportsKit", loop=BelievesOldReports),
     "obeys old orders": _kit("ObeysOldOrdersKit", brain=ObeysOldOrders),
     "forgets exits": _kit("ForgetsExitsKit", brain=ForgetsExits),
+    "stops busy machines": _kit("StopsBusyMachinesKit", loop=StopsBusyMachines),
+    "forgets machines that stop": _kit("ForgetsMachinesThatStopKit", loop=ForgetsMachinesThatStop),
+    "delivers before performing": _kit("DeliversBeforePerformingKit", performer=DeliversBeforePerforming),
+    "launches under another name": _kit("LaunchesUnderAnotherNameKit", provisioner=LaunchesUnderAnotherName),
+    "believes late listings": _kit("BelievesLateListingsKit", provisioner=BelievesLateListings),
 }
