@@ -1,4 +1,4 @@
-"""When somebody last used a task's ports, and which tasks nobody uses any more. Soft: a new master begins counting anew.
+"""When a task's ports were last used, and which tasks nobody uses any more. Soft: a new master counts anew.
 
 Pure but for being told the time.
 """

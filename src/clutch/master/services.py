@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clutch.master.metrics_lane.lane import MetricsLane
     from clutch.master.monitor import Monitor
     from clutch.master.output.lane import OutputLane
+    from clutch.master.proxy.door import Proxy
     from clutch.master.push.service import Push
 
 
@@ -36,5 +37,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     monitor: Monitor
     feed: EventFeed
     push: Push
+    proxy: Proxy
     stopping: asyncio.Event
     """Set when this master ends: long answers end too."""

@@ -30,5 +30,9 @@ class MasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     output_max_age_s: float = 30 * 86400.0
     output_max_bytes: int = 50 * 2**30
     node_lost_after_s: float = 90.0
+    insecure: bool = False
+    """Listen beyond loopback without TLS; said aloud or refused."""
+    pools_file: str = ""
+    """TOML: pools and where their machines come from."""
     master_key: str = ""
     """Seals secrets and signs members' tokens; empty: made once and kept in ``data`` (0600)."""

@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clutch.master.access.keys import MasterKeys
 from clutch.master.proxy import headers, tickets
 from clutch.master.proxy.ports import parse
 from clutch.wire.errors import BadRequest, NotAuthenticated
 
-KEY = b"k" * 32
+KEY, OTHER = MasterKeys(("k" * 32,)), MasterKeys(("o" * 32,))
 PREFIX = "/proxy/c1/8888"
 
 
 def test_a_ticket_is_good_for_its_task_until_it_expires() -> None:
     text = tickets.make(KEY, tickets.Ticket("ada", "c1", 100.0))
     assert tickets.check(KEY, text, "c1", 99.0).user == "ada"
-    for key, task, now in ((KEY, "c2", 1.0), (KEY, "c1", 100.0), (b"other", "c1", 1.0)):
+    for key, task, now in ((KEY, "c2", 1.0), (KEY, "c1", 100.0), (OTHER, "c1", 1.0)):
         with pytest.raises(NotAuthenticated):
             tickets.check(key, text, task, now)
 

@@ -51,19 +51,19 @@ class Proxy:
     """``/proxy/TASK/PORT/...``, HTTP and WebSocket. Needs the role editor in the task's workspace: behind a port may be
     a terminal."""
 
-    def __init__(self, loop: Loop, clock: Clock, identity: Identity, roads: Roads, uses: Uses, key: bytes) -> None:
+    def __init__(self, loop: Loop, clock: Clock, identity: Identity, roads: Roads, uses: Uses, keys: tickets.Keys) -> None:
         self._loop = loop
         self._clock = clock
         self._identity = identity
         self._roads = roads
         self._uses = uses
-        self._key = key
+        self._keys = keys
         self.idle = IdleWatch()
 
     def address(self, caller: Caller, task: TaskId, port: int) -> str:
         """The path that opens this port in a browser, with a ticket in it."""
         until = self._clock.now() + tickets.TICKET_S
-        ticket = tickets.make(self._key, tickets.Ticket(caller.name, task, until))
+        ticket = tickets.make(self._keys, tickets.Ticket(caller.name, task, until))
         return f"{PREFIX}/{quote(task)}/{port}/?{tickets.QUERY}={ticket}"
 
     async def enter(self, scope: Scope, task: TaskId) -> str:
@@ -74,7 +74,7 @@ class Proxy:
             caller, text = await self._identity.identify(bearer), ""
         else:
             text = headers.ticket_in(scope.get("query_string", b"")) or headers.cookie_in(scope["headers"])
-            ticket = tickets.check(self._key, text, task, self._clock.now())
+            ticket = tickets.check(self._keys, text, task, self._clock.now())
             caller = await self._identity.as_user(ticket.user)
         if caller.kind is not CallerKind.USER:
             raise NotAllowed(f"{caller} may not use the proxy", object=f"task {task}")

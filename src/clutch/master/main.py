@@ -1,0 +1,214 @@
+"""The master: composed by hand, once, and run until it is told to stop or another master has taken over.
+
+From its first moment it listens, as a standby: its address is known and its health can be asked. When it leads, ``ready``
+is run beside it, and everything else that only a leader may do. Whatever ends one of its parts ends the process: the
+next one starts from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+import structlog
+
+from clutch.backends.blobs.opening import open_blobs
+from clutch.backends.journal.opening import open_journal
+from clutch.master.access.door import Access, live_in
+from clutch.master.api.app import make_app
+from clutch.master.effects import Performer
+from clutch.master.events import EventFeed
+from clutch.master.housekeeping import Housekeeping
+from clutch.master.kits import Kits
+from clutch.master.link import AgentLinks
+from clutch.master.loop import Loop, LoopSettings
+from clutch.master.metrics_lane.lane import MetricsLane
+from clutch.master.monitor import Monitor
+from clutch.master.output.lane import OutputLane
+from clutch.master.provisioner import Provisioner, ProvisionerSettings
+from clutch.master.proxy.door import Proxy
+from clutch.master.push.service import Push
+from clutch.master.server import HttpServer, listen
+from clutch.master.services import Services
+from clutch.master.settings import MasterSettings
+from clutch.wire import events as e
+from clutch.wire.errors import Conflict
+from clutch.wire.ids import PoolName
+from clutch.wire.specs import PoolSpec
+
+log = structlog.get_logger("clutch.master")
+
+LEAD_S = 1.8
+"""How long the lead lasts unrenewed: a standby takes over within this and a third of it."""
+
+
+class WallClock:
+    """The machine's own clock."""
+
+    def now(self) -> float:
+        return time.time()
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A master that leads."""
+
+    services: Services
+    url: str
+
+
+Ready = Callable[[Running], Awaitable[None]]
+
+
+async def run(settings: MasterSettings, ready: Ready | None = None, stop: asyncio.Event | None = None) -> None:
+    """Be a master until ``stop`` is set; without one, until SIGTERM or SIGINT. Raises when another has taken over."""
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _only_master_of(settings.data), _stopped(stop) as stopping:
+        async with _services(settings, stopping) as (services, server):
+            await _run(services, server, ready)
+
+
+async def _run(services: Services, server: HttpServer, ready: Ready | None) -> None:
+    loop, stopping = services.loop, services.stopping
+    async with asyncio.TaskGroup() as group:
+        working = [
+            group.create_task(work)
+            for work in (loop.run(), services.access.run(), services.push.run(), _lead(services, server, ready))
+        ]
+        serving = group.create_task(server.run())
+        await stopping.wait()
+        await serving
+        for task in working:
+            task.cancel()
+    await services.journal.resign()
+
+
+async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> None:
+    """What only the leading master does."""
+    loop = services.loop
+    await loop.serving.wait()
+    first = await services.access.bootstrap()
+    if not loop.state.pools:
+        pool = PoolSpec(name=PoolName("default"), node_lost_after_s=services.settings.node_lost_after_s)
+        await loop.ask(e.PutPool(cause="master:first start", pool=pool))
+    log.info("serving", url=server.url, term=loop.state.term, index=loop.state.index, first_start=first)
+    provisioner = Provisioner(loop, {}, ProvisionerSettings(cluster=services.settings.cluster))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(Performer(loop, services.journal, provisioner.effects()).run())
+        group.create_task(provisioner.run())
+        group.create_task(Housekeeping(services).run())
+        if ready is not None:
+            await ready(Running(services, server.url))
+
+
+@asynccontextmanager
+async def _services(
+    settings: MasterSettings, stopping: asyncio.Event
+) -> AsyncIterator[tuple[Services, HttpServer]]:
+    """Every part, opened; closed again in the opposite order."""
+    clock = WallClock()
+    async with AsyncExitStack() as stack:
+        listener = listen(settings)
+        stack.callback(listener.close)
+        journal = await open_journal(settings.db or str(settings.data / "journal.db"))
+        stack.push_async_callback(journal.close)
+        blobs = await open_blobs(settings.blobs or str(settings.data / "blobs"))
+        stack.push_async_callback(blobs.close)
+        output = await OutputLane.open(settings.data, settings.db)
+        stack.push_async_callback(output.close)
+        metrics = await MetricsLane.open(settings.data, settings.db)
+        stack.push_async_callback(metrics.close)
+        monitor, holder = Monitor(), _holder(settings.data)
+        access = await Access.open(settings, clock, live_in(lambda: loop.state))
+        stack.push_async_callback(access.close)
+        kits = Kits(lambda: loop.state, access, (_url(settings, listener),))
+        links = AgentLinks(output, kits, monitor, metrics.reached)
+        loop = Loop(journal, clock, links, {}, Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
+        links.serve(loop)
+        feed, push = EventFeed(journal, loop), Push(loop, blobs, metrics, clock)
+        loop.listeners += [feed.heard, push.heard]
+        services = Services(
+            settings=settings,
+            clock=clock,
+            loop=loop,
+            journal=journal,
+            blobs=blobs,
+            access=access,
+            output=output,
+            metrics=metrics,
+            links=links,
+            monitor=monitor,
+            feed=feed,
+            push=push,
+            proxy=Proxy(loop, clock, access, links.tunnels, monitor, access.keys),
+            stopping=stopping,
+        )
+        yield services, HttpServer(make_app(services), listener, settings, stopping)
+
+
+def _holder(data: Path) -> str:
+    """Who this master is: the same after a restart in the same folder of the same machine, so that it need not wait for
+    its own earlier lead to run out. A copy of the folder elsewhere is another one."""
+    path = data / "holder"
+    if not path.exists():
+        path.write_text(secrets.token_hex(8))
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    booted = boot.read_text().strip()[:8] if boot.exists() else ""
+    return f"{socket.gethostname()}:{path.read_text().strip()}:{booted}"
+
+
+def _url(settings: MasterSettings, listener: socket.socket) -> str:
+    """How agents and members reach it."""
+    if settings.url:
+        return settings.url
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = socket.getfqdn()
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@contextlib.contextmanager
+def _only_master_of(data: Path) -> Iterator[None]:
+    """Hold the folder's lock; it goes with the process, however that ends."""
+    descriptor = os.open(data / "master.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                "another master uses this folder",
+                object=str(data),
+                next_step="Stop that master, or give this one a folder of its own (--data).",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _stopped(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
+    """``stop``, or an event that SIGTERM and SIGINT set."""
+    if stop is not None:
+        yield stop
+        return
+    stop = asyncio.Event()
+    running = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        running.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            running.remove_signal_handler(number)
