@@ -94,7 +94,7 @@ class Provisioner:
             )
         return found
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Ask every provider again and again what it has, and tell the loop. Cancel it with the loop."""
         await self.loop.serving.wait()
         while True:

@@ -286,7 +286,7 @@ class Master:
         async with asyncio.TaskGroup() as group:
             group.create_task(production.run())
             group.create_task(cluster.kit.performer(production, journal, provisioner.effects()).run())
-            group.create_task(provisioner.watch())
+            group.create_task(provisioner.run())
 
     def now(self) -> float:
         """This machine's clock, which is a little off."""
