@@ -326,7 +326,7 @@ class Loop:
                     raise BrokenInvariant(f"{type(event).__name__} was refused half-way: {error}") from error
                 pending.error = error
             if isinstance(event, e.ReachLanes):
-                self._lanes[event.member] = event
+                self._note_lanes(event)
         self._remind_lanes(recorded, now)
         ticked = any(isinstance(pending.event, e.Tick) for pending in batch)
         for fact in schedule(self.state, self._pools_to_plan(ticked), now, self.plans):
@@ -334,6 +334,19 @@ class Loop:
         for fact in provision(self.state, self._pools_to_scale(now), now, self.scale_plans):
             self._record(recorded, fact, now, "provisioner")
         return recorded
+
+    def _note_lanes(self, reached: e.ReachLanes) -> None:
+        """Keep the furthest of the latest incarnation: each lane knows only its own part, and late words come."""
+        known = self._lanes.get(reached.member)
+        if reached.member not in self.state.members or (known is not None and known.fence > reached.fence):
+            return
+        if known is not None and known.fence == reached.fence:
+            reached = msgspec.structs.replace(
+                reached,
+                metrics_sequence=max(known.metrics_sequence, reached.metrics_sequence),
+                output_offset=max(known.output_offset, reached.output_offset),
+            )
+        self._lanes[reached.member] = reached
 
     def _remind_lanes(self, recorded: list[Recorded], now: float) -> None:
         """What the lanes reached before a member's exit was known counts as soon as it is."""

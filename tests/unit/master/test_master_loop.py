@@ -17,9 +17,9 @@ from clutch.testing.virtual_loop import VirtualLoop
 from clutch.testing.world import World
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict, DiskFull, NotFound, Stale, Unavailable
-from clutch.wire.ids import NodeId, PoolName, TaskId
+from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.journal import Batch
-from clutch.wire.messages import Hello, Wanted
+from clutch.wire.messages import Exit, Hello, Wanted
 from clutch.wire.outcomes import NodeState
 from clutch.wire.resources import Capacity, Resources, Slot
 from clutch.wire.specs import Members, PoolSpec, RoleSpec, TaskSpec
@@ -338,3 +338,21 @@ def test_before_it_serves_it_hears_nothing(house: House) -> None:
     two = house.master("b")
     two.beat()
     assert two.said == [] and one.loop.serving.is_set()
+
+
+def test_what_the_lanes_reached_before_the_exit_counts_whoever_spoke_last(house: House) -> None:
+    """Output and metrics have lanes of their own, and what an older life wrote may arrive late."""
+    one = house.master("a")
+    one.does(e.PutPool(pool=PoolSpec(POOL)))
+    one.does(e.Submit(task=TaskId("t"), spec=spec("t")))
+    one.beat()
+    one.beat()
+    member, fence = MemberId(TaskId("t"), "main", 0), Fence(1, 1, 1)
+    house.brain.started(member, fence)
+    one.beat()
+    one.does(e.ReachLanes(member=member, fence=fence, metrics_sequence=0, output_offset=100))
+    one.does(e.ReachLanes(member=member, fence=fence, metrics_sequence=5, output_offset=0))
+    one.does(e.ReachLanes(member=member, fence=Fence(0, 9, 9), metrics_sequence=1, output_offset=1))
+    house.brain.exited(member, fence, Exit(0, metrics_sequence=5, output_offset=100))
+    one.beat()
+    assert TaskId("t") not in one.loop.state.tasks, "it waits for what the store has already"
