@@ -131,7 +131,7 @@ def pack(directory: Path, *, limit_bytes: int = UPLOAD_MAX_BYTES, progress: Prog
 def _write(directory: Path, contents: Contents, sink: _Sink, progress: Callable[[int], None]) -> None:
     done = 0
     with (
-        gzip.GzipFile(filename="", mode="wb", compresslevel=COMPRESSION, fileobj=sink, mtime=0) as squeezed,  # type: ignore[arg-type]  # it only writes
+        gzip.GzipFile(filename="", mode="wb", compresslevel=COMPRESSION, fileobj=sink, mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive,
     ):
         for entry in contents.entries:

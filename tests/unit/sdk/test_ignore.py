@@ -16,7 +16,8 @@ from clutch.sdk.ignore import default_rules, is_ignored, parse_rule, parse_rules
 NAMES = ["a", "b", "ab", "abc", "a.py", "b.pyc", "x y", "x ", "-", "!a", "#b", "]", "[", "\\", "é", "A", "0", "*", "a?"]
 PIECES = [
     "a", "b", "ab", ".py", "x", " ", "\\ ", "*", "**", "***", "?", "/", "/", "[ab]", "[!a]", "[^b]", "[a-c]", "[]a]",
-    "c", "[[:alpha:]]", "[[:nope:]]", "[[:x]", "[a", "[\\]]", "[a\\-c]", "[c-a]", "[-a]", "\\*", "\\", "!", "#", "é", "0",
+    "c", "[-a]",
+    "[[:alpha:]]", "[[:nope:]]", "[[:x]", "[a", "[\\]]", "[a\\-c]", "[c-a]", "\\*", "\\", "!", "#", "é", "0",
 ]  # fmt: skip
 
 patterns = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join)
