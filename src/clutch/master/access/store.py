@@ -10,6 +10,7 @@ from clutch.master.access.people import Groups, Users
 from clutch.master.access.places import Projects, Workspaces
 from clutch.master.access.secret_store import Secrets
 from clutch.master.access.tokens import Tokens
+from clutch.master.access.usage_store import UsageRows
 
 
 class Store:
@@ -25,6 +26,7 @@ class Store:
         self.tokens = Tokens(database)
         self.secrets = Secrets(database, keys)
         self.audit = Audit(database)
+        self.usage = UsageRows(database)
 
     async def close(self) -> None:
         await self._database.close()
