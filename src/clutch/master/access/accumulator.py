@@ -104,13 +104,14 @@ class Accumulator:
     def seed(self, index: int, at: float, tasks: dict[TaskId, OpenTask], holdings: dict[str, Holding]) -> None:
         """Go on from what is so now, where the rows in between are gone: what is held is charged from here on, or on
         from where it was, if it was known."""
-        known, self.tasks = self.tasks, dict(tasks)
-        for name in [name for name in self.holdings if holdings.get(name) != self.holdings[name]]:
-            self.tasks.setdefault(self.holdings[name].task, known[self.holdings[name].task])
-            self._end(name, self.charged_at)
-        self.tasks = {task: known.get(task, found) for task, found in tasks.items()}
-        self.changes.tasks.update(dict.fromkeys(known))
-        self.changes.tasks.update(self.tasks)
+        for name, held in list(self.holdings.items()):
+            if holdings.get(name) != held:
+                self._end(name, self.charged_at)
+        for task in [task for task in self.tasks if task not in tasks]:
+            self._end_task(task, self.charged_at)
+        for task, found in tasks.items():
+            if task not in self.tasks:
+                self._set_task(task, found)
         self.advance(at)
         for name, holding in holdings.items():
             if name not in self.holdings:
@@ -241,10 +242,9 @@ class Accumulator:
             self._slots.pop((holding.node, slot), None)
 
     def _end_task(self, task: TaskId, at: float) -> None:
-        for name in (
-            [name for name, held in self.holdings.items() if held.task == task] if task in self._running else ()
-        ):
-            self._end(name, at)
+        if task in self._running:
+            for name in [name for name, held in self.holdings.items() if held.task == task]:
+                self._end(name, at)
         if self.tasks.pop(task, None) is not None:
             self.changes.tasks[task] = None
 

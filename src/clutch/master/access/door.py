@@ -190,6 +190,22 @@ class Access:
         view = TokenView(id="", kind=TokenKind.ONE_TIME, user=user, description="one-time login")
         return (await self.make_token(view, ONE_TIME_S)).token
 
+    async def agent_token(self, node: str, by: str = ADMIN, pool: str = "") -> str:
+        """A new token for this node's agent. Those it had end here: a name belongs to one machine at a time."""
+        view = TokenView(
+            id=secrets.token_hex(8),
+            kind=TokenKind.AGENT,
+            user=by,
+            description=f"agent of node {node}",
+            created_at=self.clock.now(),
+            pool=pool,
+            node=node,
+        )
+        token = new_token(TokenKind.AGENT)
+        await self.store.tokens.enrol(view, hash_of(token))
+        self.forget()
+        return token
+
     async def revoke(self, token: str) -> None:
         await self.store.tokens.revoke(token)
         self.forget()
@@ -206,7 +222,7 @@ class Access:
             await self.store.grants.put(RoleGrant(subject=f"user:{ADMIN}", role=Role.ADMIN, scope=CLUSTER))
             with contextlib.suppress(Conflict):
                 await self.store.workspaces.create(NewWorkspace(WORKSPACE), ADMIN, now)
-        await self.store.secrets.reseal(self.keys)  # a rotation that was cut short, or a new key that was given
+        await self.store.secrets.reseal()  # a rotation that was cut short, or a new key that was given
         self.forget()
         return first
 
@@ -234,9 +250,8 @@ class Access:
             )
         keys = self.keys.with_new()
         await asyncio.to_thread(keys.write, self.folder / KEY_FILE)  # first: what is sealed with it must be openable
-        done = await self.store.secrets.reseal(keys)
-        self.keys = keys
-        return done
+        self.keys.become(keys)
+        return await self.store.secrets.reseal()
 
     # -- the record ----------------------------------------------------------------------------------------------
 

@@ -95,6 +95,10 @@ class MasterKeys:
         """The same keys behind a fresh one."""
         return MasterKeys((new_key(), *(key.text for key in self._keys)))
 
+    def become(self, others: MasterKeys) -> None:
+        """Be those keys from now on, for everybody who holds this object."""
+        self._keys = others._keys
+
     def write(self, path: Path) -> None:
         """Replace the file that keeps them, for its owner alone and on the platter before the old one goes."""
         draft = path.with_suffix(".new")

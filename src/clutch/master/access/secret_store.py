@@ -94,23 +94,21 @@ class Secrets:
                 next_step="Give this master the key of the others (--master-key, or their master.key file).",
             ) from error
 
-    async def reseal(self, keys: MasterKeys) -> int:
-        """Seal everything anew with the newest of these keys, in one transaction; how many it was not sealed with."""
-        old = self.keys
+    async def reseal(self) -> int:
+        """Seal everything with the newest key, in one transaction; how many were sealed with an older one."""
+        keys = self.keys
 
         def work(connection: Connection) -> int:
             due = connection.execute(select(secrets).where(secrets.c.key_id != keys.newest)).all()
             for row in due:
                 place = _place(row.workspace, row.name)
-                sealed = keys.seal(old.open(row.key_id, bytes(row.sealed), place), place)
+                sealed = keys.seal(keys.open(row.key_id, bytes(row.sealed), place), place)
                 here = is_row(secrets, workspace=row.workspace, name=row.name)
                 connection.execute(update(secrets).where(here).values(key_id=keys.newest, sealed=sealed))
             connection.execute(update(meta).where(meta.c.name == _CHECK).values(value=_sealed_check(keys)))
             return len(due)
 
-        done = await self._database.write(work)
-        self.keys = keys
-        return done
+        return await self._database.write(work)
 
 
 def _sealed_check(keys: MasterKeys) -> bytes:

@@ -11,6 +11,7 @@ from clutch.master.access.places import Projects, Workspaces
 from clutch.master.access.secret_store import Secrets
 from clutch.master.access.tokens import Tokens
 from clutch.master.access.usage_store import UsageRows
+from clutch.wire.errors import Conflict
 
 
 class Store:
@@ -28,5 +29,16 @@ class Store:
         self.audit = Audit(database)
         self.usage = UsageRows(database)
 
+    async def check_place(self, workspace: str, project: str = "") -> None:
+        """Nothing, when something new may be put there: both exist and neither is archived."""
+        if (await self.workspaces.get(workspace)).archived:
+            raise _archived(f"workspace {workspace}")
+        if project and (await self.projects.get(workspace, project)).archived:
+            raise _archived(f"project {workspace}/{project}")
+
     async def close(self) -> None:
         await self._database.close()
+
+
+def _archived(object: str) -> Conflict:
+    return Conflict("it is archived", object=object, next_step="Choose another, or take it out of the archive.")

@@ -26,6 +26,8 @@ _PREFIX = {
     TokenKind.AGENT: "clutch_a_",
 }
 TASK_PREFIX = "clutch_t_"
+_PURPOSE = b"task token\n"
+"""The same key signs other things too; what was signed as one of them is not taken for another."""
 
 
 class _Claim(msgspec.Struct, frozen=True, array_like=True):
@@ -56,17 +58,22 @@ def _data(text: str) -> bytes:
 def task_token(member: MemberId, fence: Fence, keys: MasterKeys) -> str:
     """The token of one incarnation: the same each time it is asked for."""
     claim = _encoder.encode(_Claim(member, fence))
-    return f"{TASK_PREFIX}{_text(claim)}.{_text(keys.sign(claim))}"
+    return _task_text(claim, keys.sign(_PURPOSE + claim))
+
+
+def _task_text(claim: bytes, signature: bytes) -> str:
+    return f"{TASK_PREFIX}{_text(claim)}.{_text(signature)}"
 
 
 def read_task_token(token: str, keys: MasterKeys) -> tuple[MemberId, Fence] | None:
     """Whose token this is, or None when we never signed it."""
-    claim_text, dot, signature_text = token.removeprefix(TASK_PREFIX).partition(".")
+    claim_text, _, signature_text = token.removeprefix(TASK_PREFIX).partition(".")
     try:
         claim, signature = _data(claim_text), _data(signature_text)
     except (binascii.Error, ValueError):
         return None
-    if not dot or not keys.signed(claim, signature):
+    one_spelling = _task_text(claim, signature) == token
+    if not one_spelling or not keys.signed(_PURPOSE + claim, signature):
         return None
     try:
         found = _decoder.decode(claim)
