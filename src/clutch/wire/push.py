@@ -17,6 +17,7 @@ from clutch.wire.schedule import PreemptReason
 
 RUN = "/api/v1/run"
 BLOBS = "/api/v1/blobs"
+UPLOADS = "/api/v1/uploads"
 POLL_MAX_S = 60.0
 MEETING_MAX_S = 24 * 3600.0
 """The longest that members may be willing to wait for each other."""
@@ -268,20 +269,19 @@ class NameEntry(msgspec.Struct, frozen=True):
     token: int
 
 
-class NameList(msgspec.Struct, frozen=True, kw_only=True):
-    """Names at or under a prefix. ``version`` is what a watch goes on from."""
+class NameChange(msgspec.Struct, frozen=True):
+    """What became of a name: its entry as it is now, or nothing."""
 
-    entries: tuple[NameEntry, ...]
-    version: str = ""
+    name: str
+    entry: NameEntry | None = None
 
 
 class NameChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed since ``version``, in the order it was last touched; ``whole``: this is everything there is."""
+    """What changed since a version, in the order it was last touched; ``whole``: this is everything there is."""
 
     version: str
     whole: bool = False
-    entries: tuple[NameEntry, ...] = ()
-    gone: tuple[str, ...] = ()
+    changes: tuple[NameChange, ...] = ()
 
 
 # -- served blobs -------------------------------------------------------------------------------------------------
@@ -297,3 +297,28 @@ class BlobView(msgspec.Struct, frozen=True, kw_only=True):
 class BlobKey(msgspec.Struct, frozen=True):
     key: str
     modified_at: float
+
+
+class PartView(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an upload, named ``INDEX-SHA256``."""
+
+    part: str
+    size_bytes: int = -1
+    """-1 where only its name is known."""
+
+
+class CommitUpload(Asked, frozen=True):
+    """Join these parts, in this order, into a blob."""
+
+    key: str
+    parts: tuple[str, ...]
+    sha256: str
+    create: bool = False
+
+
+class SweepUploads(Asked, frozen=True):
+    older_than_s: float = 24 * 3600.0
+
+
+class Swept(msgspec.Struct, frozen=True):
+    count: int

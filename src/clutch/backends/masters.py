@@ -1,0 +1,123 @@
+"""The masters of a cluster, asked over HTTP: whichever leads now gives the answer.
+
+An address that does not answer, does not lead or has no time is followed by the next one, again and again until the
+call's time is over. Only what may be said twice is said twice: a call that is not to be repeated goes to another
+address only if it surely did not arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from clutch.wire import errors
+from clutch.wire.errors import ClutchError, ErrorView, Unavailable
+
+T = TypeVar("T")
+
+TRY_S = 8.0
+PAUSE_S = 0.1
+PAUSE_MAX_S = 1.0
+READ_S = 30.0
+CONNECT_S = 5.0
+CONNECTIONS_MAX = 64
+
+_BY_CODE: dict[str, type[ClutchError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, ClutchError) and kind is not errors.IllegalMove
+}
+_ELSEWHERE = (421, 503)
+"""Another address may know better."""
+
+
+def error_of(status: int, body: bytes, subject: str) -> ClutchError:
+    """The error that an answer says, as the type it was raised as."""
+    try:
+        view = msgspec.json.decode(body, type=ErrorView)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = body[:200].decode("utf-8", "replace").strip()
+        return Unavailable(f"it answered {status} {said}".rstrip(), object=subject, next_step="Is this a master?")
+    kind = _BY_CODE.get(view.code, Unavailable)
+    return kind(view.cause, object=view.object or subject, next_step=view.next_step, path=view.path)
+
+
+class Masters:
+    """One client of a cluster. ``addresses`` are base URLs, in any order."""
+
+    def __init__(self, addresses: tuple[str, ...], token: str, *, ca_file: str = "", try_s: float = TRY_S) -> None:
+        self._addresses = tuple(address.rstrip("/") for address in addresses)
+        self._current = 0
+        self._try_s = try_s
+        self._client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
+            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX),
+            verify=_trust(ca_file),
+            trust_env=False,
+        )
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeat: bool = True,
+        waits_s: float = 0.0,
+        **sent: Any,
+    ) -> httpx.Response:
+        """The answer of whoever leads; the error it says otherwise, ``Unavailable`` when nobody answers in time.
+
+        ``waits_s`` is how long the call itself may wait at the master (a long poll). ``sent`` goes to httpx.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._try_s
+        pause = PAUSE_S
+        timeout = httpx.Timeout(READ_S + waits_s, connect=CONNECT_S)
+        while True:
+            address = self._addresses[self._current % len(self._addresses)]
+            try:
+                answer = await self._client.request(method, address + path, timeout=timeout, **sent)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure: ClutchError = _unavailable(address, error)
+            except httpx.HTTPError as error:
+                failure = _unavailable(address, error)
+                if not repeat:
+                    raise failure from error
+            else:
+                if answer.status_code < 400:
+                    return answer
+                failure = error_of(answer.status_code, answer.content, f"{method} {path}")
+                if answer.status_code not in _ELSEWHERE:
+                    raise failure
+            self._current += 1
+            if loop.time() + pause > until:
+                raise failure
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_MAX_S, pause * 1.5)
+
+    async def tell(self, method: str, path: str, kind: type[T], body: Any = None, **more: Any) -> T:
+        """The answer decoded; ``body`` is sent as JSON."""
+        if body is not None:
+            more["content"] = msgspec.json.encode(body)
+            more["headers"] = {"Content-Type": "application/json", **more.get("headers", {})}
+        answer = await self.ask(method, path, **more)
+        return msgspec.json.decode(answer.content, type=kind)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _unavailable(address: str, error: Exception) -> Unavailable:
+    said = str(error) or type(error).__name__
+    return Unavailable(f"no answer: {said}", object=address, next_step="Is a master running there?")
+
+
+def _trust(ca_file: str) -> Any:
+    """Whom to believe over TLS: the cluster's own authority, or the machine's."""
+    import ssl
+
+    return ssl.create_default_context(cafile=ca_file or None)

@@ -1,0 +1,1 @@
+"""What members say to their master: meetings, leaving, metrics, checkpoints, names."""

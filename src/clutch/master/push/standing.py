@@ -1,0 +1,105 @@
+"""Where a member stands, read from the live state: may it still speak, who are its peers, must it leave.
+
+Pure questions. ``Standing`` is made for one call and thrown away; a call that waits makes a new one when it wakes.
+"""
+
+from __future__ import annotations
+
+from clutch.core.allocation import Allocation
+from clutch.core.barriers import Seat
+from clutch.core.decisions.fences import allocation_of
+from clutch.core.member import Member
+from clutch.core.state import State
+from clutch.core.task import Task
+from clutch.wire.errors import NotAllowed
+from clutch.wire.ids import Fence, MemberId, NodeId
+from clutch.wire.push import Preemption, RunInfo
+from clutch.wire.resources import Resources
+from clutch.wire.specs import Members
+
+
+class Standing:
+    """A member that may speak now. ``Stale`` for one whose incarnation is over."""
+
+    def __init__(self, state: State, member: MemberId, fence: Fence) -> None:
+        self.allocation: Allocation = allocation_of(state, member.task, member, fence)
+        self.task: Task = state.tasks[member.task]
+        self.member: Member = state.members[member]
+        self.fence = fence
+        self._state = state
+
+    @property
+    def seat(self) -> Seat:
+        return (self.member.member.role, self.member.member.rank)
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Everybody of the allocation, in the order of ranks."""
+        return tuple((member.role, member.rank) for member in self.allocation.members)
+
+    @property
+    def rank(self) -> int:
+        return self.allocation.members.index(self.member.member)
+
+    def node_of(self, seat: Seat) -> NodeId:
+        """Where that member of the allocation is; empty while it has no place."""
+        member = self._state.members.get(MemberId(self.task.task, *seat))
+        return member.placement.node if member is not None and member.placement is not None else NodeId("")
+
+    def preemption(self, now: float) -> Preemption:
+        """Whether it must leave: with its whole allocation, or alone."""
+        leave = self.allocation.leave
+        if leave is not None:
+            reason, deadline, acked = leave.reason, leave.deadline, leave.acked
+        elif self.member.leave_reason is not None:
+            reason, deadline, acked = self.member.leave_reason, self.member.deadline, False
+        else:
+            return Preemption(asked=False)
+        return Preemption(
+            asked=True, reason=reason, deadline=deadline, remaining_s=max(0.0, deadline - now), acknowledged=acked
+        )
+
+    def info(self, now: float) -> RunInfo:
+        spec, member = self.task.spec, self.member.member
+        placement = self.member.placement
+        slots = placement.slots if placement is not None else ()
+        return RunInfo(
+            task=member.task,
+            name=spec.name,
+            kind=spec.kind,
+            workspace=spec.workspace,
+            owner=spec.owner,
+            pool=spec.pool,
+            role=member.role,
+            role_rank=member.rank,
+            rank=self.rank,
+            size=len(self.allocation.members),
+            node=placement.node if placement is not None else "",
+            slots=slots,
+            resources=self._resources(len(slots)),
+            epoch=self.allocation.epoch,
+            incarnation=self.member.incarnation,
+            restarts=self.task.failures,
+            checkpoint=self.task.checkpoint,
+            checkpoint_step=self.task.step,
+            leave_within_s=spec.leave_within_s,
+            preemption=self.preemption(now),
+        )
+
+    def _resources(self, slots: int) -> Resources:
+        shape = self.task.role(self.member.member.role).shape
+        if isinstance(shape, Members):
+            return shape.each
+        return Resources(
+            slots=slots,
+            kind=shape.kind,
+            millicpus=shape.millicpus_per_slot * slots,
+            memory_bytes=shape.memory_bytes_per_slot * slots,
+        )
+
+
+def require_member(member: MemberId | None, fence: Fence | None) -> tuple[MemberId, Fence]:
+    """Who calls, if it is a member."""
+    if member is None or fence is None:
+        raise NotAllowed("only a member of a task may say this", object="run", next_step="Use a member's own token.")
+    return member, fence
