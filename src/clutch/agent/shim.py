@@ -186,6 +186,31 @@ class Spool:
         self._fd = -1
         os.makedirs(folder, exist_ok=True)
 
+    def take_up(self) -> float:
+        """Go on where another writer of this folder was killed; says when its last whole frame was written.
+
+        What it was writing when it died is torn and never read: a new segment follows, with the right offsets.
+        """
+        last = 0.0
+        segments = self._segments()
+        self._number = int(segments[-1].rpartition("/")[2]) if segments else 0
+        while segments:
+            data = _read(segments.pop())
+            if data[: len(MAGIC)] != MAGIC or len(data) < SEGMENT_HEADER:
+                continue
+            heads = data[len(MAGIC) : SEGMENT_HEADER]
+            self.offsets = {STDOUT: int.from_bytes(heads[:8], "big"), STDERR: int.from_bytes(heads[8:], "big")}
+            position = SEGMENT_HEADER
+            while position + FRAME_HEADER <= len(data):
+                head = data[position : position + FRAME_HEADER]
+                length, offset, at = (int.from_bytes(head[a:b], "big") for a, b in ((1, 5), (5, 13), (13, 21)))
+                position += FRAME_HEADER + length
+                if head[0] not in self.offsets or position > len(data):
+                    break
+                self.offsets[head[0]], last = offset + length, at / 1e6
+            break
+        return last
+
     def add(self, stream: int, data: bytes) -> None:
         """Append. With a full disk, older output makes room; with none left to drop, these bytes become the gap."""
         while not self._append(stream, data) and self.drop_oldest():
@@ -263,6 +288,22 @@ class Spool:
         except FileNotFoundError:
             pass
         return True
+
+
+def write_exit(spool: Spool, fields: Fields) -> None:
+    """The record that must be: on a full disk the reserve makes room, or old output if somebody took that at once."""
+    deadline = time.monotonic() + FULL_DISK_PATIENCE_S
+    while True:
+        try:
+            write_record(".", EXIT, fields, durable=True)
+            return
+        except OSError as full:
+            if full.errno not in FULL or time.monotonic() > deadline:
+                raise
+        if os.path.exists(RESERVE):
+            os.unlink(RESERVE)
+        elif not spool.drop_oldest():
+            time.sleep(0.2)
 
 
 # -- the launch ---------------------------------------------------------------------------------------------------
@@ -569,26 +610,11 @@ class Shim:
             ("stderr", str(self.spool.offsets[STDERR]).encode()),
             ("cpu", repr(usage.children_user + usage.children_system).encode()),
         ]
-        self._write_exit(fields)
+        write_exit(self.spool, fields)
         self._wake(b"s")
         if os.path.exists(RESERVE):
             os.unlink(RESERVE)
         sync_folder(".")
-
-    def _write_exit(self, fields: Fields) -> None:
-        """On a full disk the reserve makes room, and if that was taken at once by somebody else, old output does."""
-        deadline = time.monotonic() + FULL_DISK_PATIENCE_S
-        while True:
-            try:
-                write_record(".", EXIT, fields, durable=True)
-                return
-            except OSError as full:
-                if full.errno not in FULL or time.monotonic() > deadline:
-                    raise
-            if os.path.exists(RESERVE):
-                os.unlink(RESERVE)
-            elif not self.spool.drop_oldest():
-                time.sleep(0.2)
 
     def _cause(self, code: int) -> tuple[str, str]:
         if self.failure:

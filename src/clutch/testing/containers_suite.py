@@ -298,8 +298,8 @@ async def check_it_sees_only_what_it_was_given(ground: Ground) -> None:
 
 async def check_usage_is_that_of_the_whole_tree(ground: Ground) -> None:
     containers = ground.open()
-    burn = "head -c 50000000 /dev/zero | tail -c 40000000 | (cat > /dev/null; echo up; sleep 600)"
-    spec = sh(ground, "user", f"({burn}) & x=$(head -c 20000000 /dev/zero | tr '\\000' x); echo held; wait $x")
+    burn = "head -c 50000000 /dev/zero | tr '\\000' y | (cat > /dev/null; echo up; sleep 600)"
+    spec = sh(ground, "user", f"({burn}) & x=$(head -c 20000000 /dev/zero | tr '\\000' x); echo held; wait; : \"$x\"")
     await containers.start(spec)
     key = key_of(spec)
     await until_output(ground, key, b"held")

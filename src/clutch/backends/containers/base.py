@@ -71,6 +71,24 @@ class Wakes(Protocol):
         ...
 
 
+@runtime_checkable
+class Doing(Protocol):
+    """The extra ability to say what goes on before a member runs."""
+
+    def doing(self, key: Key) -> str:
+        """In words a user may read ("pulling IMAGE: 3 of 7 layers"); empty when it is just running, or not here."""
+        ...
+
+
+@runtime_checkable
+class Addresses(Protocol):
+    """The extra ability of a way whose members may have an address of their own."""
+
+    async def address(self, key: Key) -> str:
+        """Where its ports are reached from this node. ``Unavailable`` while it has none."""
+        ...
+
+
 class Claim(NamedTuple):
     """A fresh directory, held by this process until it hands the descriptors to a shim and closes its own."""
 

@@ -1,0 +1,69 @@
+"""How a container ended, from what the engine and the keeper know. Pure, standard library only.
+
+An engine tells less than a parent: a signal is only ``128 + number``, a command that is not there is the words of the
+container's init. This file is where such words become one of the causes an agent knows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+OWN, ENDED, OUT_OF_MEMORY, NEVER_STARTED, MACHINE = "own", "ended", "out_of_memory", "never_started", "machine"
+SIGNAL_BASE, SIGNALS = 128, 64
+SIGTERM, SIGKILL = 15, 9
+LOST_CODE = 255
+"""An engine's code for a container whose end it did not see."""
+INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
+
+
+class Verdict(NamedTuple):
+    code: int
+    cause: str
+    reason: str = ""
+
+
+class Seen(NamedTuple):
+    """What is known at the end."""
+
+    code: int
+    """As the engine says it."""
+    error: str = ""
+    out_of_memory: bool = False
+    limited: bool = False
+    """It had a memory limit."""
+    ordered: bool = False
+    """We were told to end it."""
+    stdout_bytes: int = 0
+    stderr_head: bytes = b""
+    init: bool = True
+    rebooted: bool = False
+    engine_lost: bool = False
+    """The engine went away at least once while it ran."""
+    killed_by: tuple[int, ...] = ()
+    """Signals that somebody sent through the engine, ours left out."""
+
+
+def exit_code(code: int) -> int:
+    """A process's code, or minus the signal that killed it."""
+    return SIGNAL_BASE - code if SIGNAL_BASE < code <= SIGNAL_BASE + SIGNALS else code
+
+
+def verdict(seen: Seen) -> Verdict:
+    code = exit_code(seen.code)
+    failed = INIT_FAILED.fullmatch(seen.stderr_head)
+    if seen.init and failed and seen.code in (126, 127) and not seen.stdout_bytes:
+        command, why = (word.decode(errors="replace") for word in failed.groups())
+        return Verdict(127, NEVER_STARTED, f"it could not be started: the command {command}: {why}")
+    if seen.rebooted:
+        return Verdict(code, MACHINE, f"the machine was restarted under it (the engine says code {seen.code})")
+    if seen.out_of_memory and code != 0:
+        whose = "it reached its memory limit" if seen.limited else "the machine ran out of memory"
+        return Verdict(code, OUT_OF_MEMORY, whose)
+    if seen.ordered:
+        return Verdict(code, ENDED, "it was told to end")
+    if code < 0 and -code in seen.killed_by:
+        return Verdict(code, MACHINE, f"it was ended with signal {-code} through the engine, not by us")
+    if seen.engine_lost and (code in (-SIGTERM, -SIGKILL) or seen.code == LOST_CODE):
+        return Verdict(code, MACHINE, f"the engine was restarted under it (it says code {seen.code})")
+    return Verdict(code, OWN, seen.error)
