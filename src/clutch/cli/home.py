@@ -9,43 +9,25 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
+from clutch.sdk.where import data_folder
 from clutch.wire.errors import Conflict
 
-ENDPOINT, LOCK, LOG, DRAINED = "endpoint.json", "up.lock", "up.log", "drained.json"
-
-
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How programs of the same user reach the cluster in this folder."""
-
-    url: str
-    token_file: str
-    ca_file: str = ""
-    pid: int = 0
+LOCK, LOG, DRAINED = "up.lock", "up.log", "drained"
 
 
 def home() -> Path:
-    """``$XDG_DATA_HOME/clutch``, else ``~/.local/share/clutch``."""
-    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(base) / "clutch"
+    """The user's data folder for Clutch: ``$XDG_DATA_HOME/clutch``, else ``~/.local/share/clutch``."""
+    return data_folder(os.environ)
 
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read, whole or not at all."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-
-
-def read_endpoint(data: Path) -> Endpoint | None:
-    try:
-        return msgspec.json.decode((data / ENDPOINT).read_bytes(), type=Endpoint)
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 @contextlib.contextmanager
@@ -59,6 +41,9 @@ def holding(data: Path) -> Iterator[None]:
             raise Conflict(
                 "a cluster already runs from this folder", object=str(data), next_step="See it with 'clutch ps'."
             ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         yield
 
 

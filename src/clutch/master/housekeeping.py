@@ -9,6 +9,7 @@ import structlog
 from clutch.master.services import Services
 from clutch.wire import events as e
 from clutch.wire.errors import ClutchError
+from clutch.wire.output import RetentionPolicy
 from clutch.wire.schedule import PreemptReason
 
 LOOK_S = 2.0
@@ -44,5 +45,5 @@ class Housekeeping:
 
     async def _retain(self, now: float) -> None:
         services, settings = self._services, self._services.settings
-        policy = RetentionPolicy(max_age_s=settings.output_max_age_s, max_bytes=settings.output_max_bytes)
+        policy = RetentionPolicy(age_max_s=settings.output_max_age_s, size_max_bytes=settings.output_max_bytes)
         await services.output.retain(policy, now, lambda task: task in services.loop.state.tasks)

@@ -1,7 +1,7 @@
 """The master: composed by hand, once, and run until it is told to stop or another master has taken over.
 
-From its first moment it listens, as a standby: its address is known and its health can be asked. When it leads, ``ready``
-is run beside it, and everything else that only a leader may do. Whatever ends one of its parts ends the process: the
+From its first moment it listens, as a standby: its address is known and its health can be asked. When it leads,
+``ready`` is run beside it, and everything else that only a leader may do. Whatever ends one of its parts ends the process: the
 next one starts from the journal.
 """
 
@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import structlog
@@ -33,9 +34,9 @@ from clutch.master.housekeeping import Housekeeping
 from clutch.master.kits import Kits
 from clutch.master.link import AgentLinks
 from clutch.master.loop import Loop, LoopSettings
-from clutch.master.metrics_lane.lane import MetricsLane
+from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.monitor import Monitor
-from clutch.master.output.lane import OutputLane
+from clutch.master.output.opening import beside, open_output
 from clutch.master.provisioner import Provisioner, ProvisionerSettings
 from clutch.master.proxy.door import Proxy
 from clutch.master.push.service import Push
@@ -44,7 +45,7 @@ from clutch.master.services import Services
 from clutch.master.settings import MasterSettings
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict
-from clutch.wire.ids import PoolName
+from clutch.wire.ids import PoolName, TaskId
 from clutch.wire.specs import PoolSpec
 
 log = structlog.get_logger("clutch.master")
@@ -65,6 +66,8 @@ class Running(msgspec.Struct, frozen=True):
 
     services: Services
     url: str
+    app: Any
+    """For further listeners."""
 
 
 Ready = Callable[[Running], Awaitable[None]]
@@ -108,30 +111,30 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
         group.create_task(provisioner.run())
         group.create_task(Housekeeping(services).run())
         if ready is not None:
-            await ready(Running(services, server.url))
+            await ready(Running(services, server.url, server.app))
 
 
 @asynccontextmanager
-async def _services(
-    settings: MasterSettings, stopping: asyncio.Event
-) -> AsyncIterator[tuple[Services, HttpServer]]:
+async def _services(settings: MasterSettings, stopping: asyncio.Event) -> AsyncIterator[tuple[Services, HttpServer]]:
     """Every part, opened; closed again in the opposite order."""
-    clock = WallClock()
+    clock, address = WallClock(), settings.db or str(settings.data / "journal.db")
+
+    def has_ended(task: TaskId) -> bool:
+        return task not in loop.state.tasks
+
     async with AsyncExitStack() as stack:
         listener = listen(settings)
         stack.callback(listener.close)
-        journal = await open_journal(settings.db or str(settings.data / "journal.db"))
+        journal = await open_journal(address)
         stack.push_async_callback(journal.close)
         blobs = await open_blobs(settings.blobs or str(settings.data / "blobs"))
         stack.push_async_callback(blobs.close)
-        output = await OutputLane.open(settings.data, settings.db)
-        stack.push_async_callback(output.close)
-        metrics = await MetricsLane.open(settings.data, settings.db)
-        stack.push_async_callback(metrics.close)
+        output = await stack.enter_async_context(open_output(beside(address, "output"), has_ended))
+        metrics = await stack.enter_async_context(open_metrics(beside(address, "metrics")))
         monitor, holder = Monitor(), _holder(settings.data)
         access = await Access.open(settings, clock, live_in(lambda: loop.state))
         stack.push_async_callback(access.close)
-        kits = Kits(lambda: loop.state, access, (_url(settings, listener),))
+        kits = Kits(access, lambda: loop.settled(), lambda: (settings.url,) if settings.url else ())
         links = AgentLinks(output, kits, monitor, metrics.reached)
         loop = Loop(journal, clock, links, {}, Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
         links.serve(loop)
@@ -165,17 +168,6 @@ def _holder(data: Path) -> str:
     boot = Path("/proc/sys/kernel/random/boot_id")
     booted = boot.read_text().strip()[:8] if boot.exists() else ""
     return f"{socket.gethostname()}:{path.read_text().strip()}:{booted}"
-
-
-def _url(settings: MasterSettings, listener: socket.socket) -> str:
-    """How agents and members reach it."""
-    if settings.url:
-        return settings.url
-    host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = socket.getfqdn()
-    scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @contextlib.contextmanager

@@ -87,6 +87,7 @@ class HttpServer:
     """One app on one socket. The socket is open from the start, so its address is known before anything is served."""
 
     def __init__(self, app: Any, listener: socket.socket, settings: MasterSettings, stopping: asyncio.Event) -> None:
+        self.app = app
         self.stopping = stopping
         self.host, self.port = listener.getsockname()[:2]
         self.tls = bool(settings.tls_cert)

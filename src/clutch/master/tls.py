@@ -23,6 +23,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from clutch.wire.errors import BadRequest, NotAuthenticated
 
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "server.pem", "server.key", "ca.key"
+TLS_FOLDER = "tls"
+"""In the master's data folder."""
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 397
 RENEW_BEFORE = datetime.timedelta(days=30)

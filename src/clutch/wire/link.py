@@ -33,6 +33,7 @@ PROTOCOL = 1
 with defaults, and unknown message types are ignored."""
 NODE_HEADER, SESSION_HEADER, PROTOCOL_HEADER = "Clutch-Node", "Clutch-Session", "Clutch-Protocol"
 CONTROL_PATH, BULK_PATH, ENROL_PATH = "/agent/v1/control", "/agent/v1/bulk", "/agent/v1/enrol"
+AUTHORITY_PATH = "/agent/v1/authority"
 FRAME_MAX_BYTES = 4 * 2**20
 OUTPUT_WINDOW_BYTES = 8 * 2**20
 TUNNEL_WINDOW_BYTES = 256 * 2**10
