@@ -138,7 +138,7 @@ def prepare(path: Path) -> None:
             raise BadRequest("this SQLite file holds something else", object=str(path), next_step="Name another file.")
         with engine.connect() as connection:
             schema.refuse_newer(connection, str(path))
-        _use_write_ahead_log(raw)
+        use_write_ahead_log(raw)
         with engine.begin() as connection:
             schema.upgrade(connection, str(path))
     finally:
@@ -146,7 +146,7 @@ def prepare(path: Path) -> None:
         raw.close()
 
 
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switching a new file over does not wait for others who open it at the same time, so this does."""
     deadline = time.monotonic() + _BUSY_S
     while connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):

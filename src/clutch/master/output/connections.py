@@ -1,0 +1,108 @@
+"""What the lanes share on PostgreSQL: connections of their own, faults as our errors, tables created once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import asyncpg
+
+from clutch.backends.journal.postgres import address_of, translated
+from clutch.wire.errors import TooNew
+
+_CONNECT_S = 10.0
+_COMMAND_S = 60.0
+_FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_SCHEMA_LOCK = 0x6C616E65
+Connection = Any
+
+
+@contextmanager
+def speaking_of(address: str) -> Iterator[None]:
+    """What the server or the network says, as one of our errors."""
+    try:
+        yield
+    except _FAULTS as error:
+        raise translated(error, address) from error
+
+
+class LaneConnections:
+    """One connection that writes, a small pool that reads."""
+
+    def __init__(self, url: str, name: str, close_s: float = 5.0) -> None:
+        self.url = url
+        self.address = address_of(url)
+        self._name = name
+        self._close_s = close_s
+        self._writer: Connection = None
+        self._pool: Any = None
+        self._turn = asyncio.Lock()
+
+    async def open(self, version: int, statements: Sequence[str]) -> None:
+        """Connect and create the lane's tables unless they are there. ``TooNew`` changes nothing."""
+        try:
+            async with self.writing() as connection:
+                await self._create(connection, version, statements)
+            with speaking_of(self.address):
+                settings = {"application_name": f"clutch {self._name}"}
+                self._pool = await asyncpg.create_pool(
+                    self.url,
+                    min_size=0,
+                    max_size=4,
+                    timeout=_CONNECT_S,
+                    command_timeout=_COMMAND_S,
+                    server_settings=settings,
+                )
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _create(self, connection: Connection, version: int, statements: Sequence[str]) -> None:
+        table = f"{self._name}_schema"
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
+            await connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (version bigint NOT NULL)")
+            present = await connection.fetchval(f"SELECT max(version) FROM {table}")
+            if present is None:
+                for statement in statements:
+                    await connection.execute(statement)
+                await connection.execute(f"INSERT INTO {table} VALUES ($1)", version)
+            elif present > version:
+                raise TooNew(
+                    f"the {self._name} tables have schema {present}, this release knows {version}",
+                    object=self.address,
+                    next_step="Start the newer release; nothing was changed.",
+                )
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Connection]:
+        """The writer's connection, made again after it broke."""
+        async with self._turn:
+            with speaking_of(self.address):
+                if self._writer is None or self._writer.is_closed():
+                    settings = {"application_name": f"clutch {self._name}", "lock_timeout": "10s"}
+                    self._writer = await asyncpg.connect(
+                        self.url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=settings
+                    )
+                    # A commit that returns must be on the platter, whatever the server's default is.
+                    await self._writer.execute(
+                        "SELECT set_config('synchronous_commit', 'on', false) "
+                        "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+                    )
+                yield self._writer
+
+    async def fetch(self, query: str, *values: object) -> list[Any]:
+        with speaking_of(self.address):
+            found: list[Any] = await self._pool.fetch(query, *values)
+        return found
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            try:
+                await asyncio.wait_for(self._pool.close(), self._close_s)
+            except TimeoutError:
+                self._pool.terminate()  # somebody still reads; the server takes the rest back
+        if self._writer is not None and not self._writer.is_closed():
+            await self._writer.close(timeout=self._close_s)

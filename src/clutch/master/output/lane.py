@@ -1,0 +1,159 @@
+"""The output lane: what tasks print is written, read, followed, kept for a while and forgotten. The door to this room.
+
+    async with open_output(address, has_ended) as lane:     # see ``opening``
+        await lane.write(frames)
+        async for line in lane.follow(OutputQuery(task=task)): ...
+
+It stands beside the decision loop and never waits for it: own writer, own readers, own file or connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from msgspec.structs import replace
+
+from clutch.master.output.base import OutputStore
+from clutch.master.output.bell import Bell
+from clutch.master.output.reading import OutputReader, ReaderSettings
+from clutch.master.output.records import Key, Segment, Span, StreamChange
+from clutch.master.output.retention import Excess, taken_out
+from clutch.master.output.taking import Frame
+from clutch.master.output.writing import LaneSettings, OutputWriter
+from clutch.wire.ids import Fence, MemberId, TaskId
+from clutch.wire.link import OutputCommitted
+from clutch.wire.output import OutputLine, OutputPage, OutputQuery, Retained, RetentionPolicy
+
+_AGED_ROWS = 500
+
+
+class OutputLane:
+    """``has_ended`` tells whether a task has ended, so that no more of its output will come."""
+
+    def __init__(
+        self,
+        store: OutputStore,
+        has_ended: Callable[[TaskId], bool],
+        clock: Callable[[], float],
+        *,
+        writing: LaneSettings | None = None,
+        reading: ReaderSettings | None = None,
+    ) -> None:
+        self.store = store
+        self._bell = Bell()
+        self._writer = OutputWriter(store, self._bell, clock, writing)
+        self._reader = OutputReader(store, self._bell, has_ended, reading)
+
+    async def run(self) -> None:
+        """Commit what comes in, until cancelled."""
+        await self._writer.run()
+
+    async def close_reader(self) -> None:
+        """End the reader's threads and processes; the store is its owner's to close."""
+        await self._reader.close()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    async def opened(self, member: MemberId, fence: Fence) -> OutputCommitted:
+        """What the store has of an incarnation; its agent sends from there."""
+        return await self._writer.opened(member, fence)
+
+    async def write(self, frames: Sequence[Frame]) -> list[OutputCommitted]:
+        """How far each incarnation named in the frames is, once all of them are durable. See ``OutputWriter.write``."""
+        return await self._writer.write(frames)
+
+    def wake(self, task: TaskId) -> None:
+        """Tell followers that the task has ended, so that they end too."""
+        self._bell.ring((task,))
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def page(self, query: OutputQuery) -> OutputPage:
+        """Up to ``limit`` lines, with cursors to go on from."""
+        return await self._reader.page(query)
+
+    def lines(self, query: OutputQuery) -> AsyncIterator[OutputLine]:
+        """Every line that the query asks for, as of now."""
+        return self._reader.lines(query)
+
+    def follow(self, query: OutputQuery) -> AsyncIterator[OutputLine]:
+        """Every line that the query asks for, and those to come, until the task has ended."""
+        return self._reader.follow(query)
+
+    def follow_pages(self, query: OutputQuery) -> AsyncIterator[OutputPage]:
+        """The same as pages, each with the cursor from which a broken-off reader goes on."""
+        return self._reader.follow_pages(query)
+
+    def raw(
+        self, member: MemberId, fence: Fence, stream: str, start: int = 0, stop: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """The exact bytes of a stretch of a stream. ``NotFound`` where some of it is gone or not there yet."""
+        return self._reader.raw(Key(member, fence, stream), start, stop)
+
+    # -- upkeep --------------------------------------------------------------------------------------------------
+
+    async def retain(self, policy: RetentionPolicy, now: float, is_live: Callable[[TaskId], bool]) -> Retained:
+        """Remove what the policy does not keep, of tasks that are not live; gap records take its place."""
+        size = await self.store.size_bytes()
+        excess = Excess(policy, now, size)
+        after = (float("-inf"), 0, 0)
+        count, gone = 0, 0
+        while aged := await self.store.oldest(after, _AGED_ROWS):
+            chosen, is_enough = excess.choose(aged, is_live)
+            tasks = {one.stream: TaskId(one.task) for one in aged}
+            for stream, starts in chosen.items():
+                removed = await self._remove(tasks[stream], stream, starts)
+                count += len(removed)
+                gone += sum(segment.size for segment in removed)
+            if is_enough:
+                break
+            last = aged[-1]
+            after = (last.last_at, last.stream, last.start)
+        return Retained(count, gone, await self.store.size_bytes())
+
+    async def _remove(self, task: TaskId, stream: int, starts: Sequence[int]) -> list[Segment]:
+        """Put gap records in the place of these segments; the segments that went."""
+        async with self._writer.alone():
+            state = next((one for one in await self.store.streams(task) if one.id == stream), None)
+            if state is None:
+                return []
+            low, high = max(min(starts) - 1, 0), max(starts)
+            rows: list[Segment] = []
+            while not rows or rows[-1].start <= high:
+                behind = rows[-1].end if rows else low
+                found = await self.store.segments(Span(stream, behind, bodies=False))
+                if not found:
+                    break
+                rows += found
+            kept = next((place for place, row in enumerate(rows) if row.start > high), len(rows) - 1)
+            rows = rows[: kept + 1]
+            if state.tail_rows and rows[-1].end < state.committed:
+                rows += await self._rest(stream, rows[-1].end)
+            change = taken_out(state, rows, starts)
+            await self.store.write([await self._with_bodies(stream, change)])
+        wanted = dict.fromkeys(starts)
+        return [row for row in rows if row.start in wanted]
+
+    async def _rest(self, stream: int, start: int) -> list[Segment]:
+        rows: list[Segment] = []
+        while found := await self.store.segments(Span(stream, start, bodies=False)):
+            rows += found
+            start = found[-1].end
+        return rows
+
+    async def _with_bodies(self, stream: int, change: StreamChange) -> StreamChange:
+        """Rows that stay but say something else now are written anew, with their bytes."""
+        puts = []
+        for row in change.puts:
+            if not row.kind.is_gap:
+                (full,) = await self.store.segments(Span(stream, row.start, row.start + 1))
+                row = replace(row, body=full.body)
+            puts.append(row)
+        return replace(change, puts=tuple(puts))
+
+    async def forget(self, task: TaskId) -> int:
+        """Remove everything of a task; how many streams went. What is written of it later begins anew."""
+        async with self._writer.alone():
+            gone = await self.store.forget(task)
+        self._bell.ring((task,))
+        return gone

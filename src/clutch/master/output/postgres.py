@@ -1,0 +1,168 @@
+"""Output in PostgreSQL, on connections of its own: nothing durable is on the master's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clutch.master.output.connections import Connection, LaneConnections
+from clutch.master.output.records import Aged, Segment, Span, StreamChange, StreamState
+from clutch.master.output.tables import (
+    INDEX_COLUMNS,
+    KEY_COLUMNS,
+    MOVING_COLUMNS,
+    SEGMENT_COLUMNS,
+    STREAM_COLUMNS,
+    VERSION,
+    key_of,
+    moved,
+    moving_of,
+    segment_from,
+    state_from,
+    values_of,
+)
+from clutch.wire.ids import Fence, MemberId, TaskId
+
+_TYPES = {
+    "version": "bigint", "committed": "bigint", "lines": "bigint", "line_start": "bigint", "line_at": "float8",
+    "tail_start": "bigint", "tail_rows": "bigint", "first_at": "float8", "last_at": "float8", "done": "boolean",
+}  # fmt: skip
+_SCHEMA = (
+    """CREATE TABLE output_streams (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task text NOT NULL, role text NOT NULL, rank bigint NOT NULL,
+    generation bigint NOT NULL, epoch bigint NOT NULL, incarnation bigint NOT NULL, stream text NOT NULL,
+    version bigint NOT NULL, committed bigint NOT NULL, lines bigint NOT NULL, line_start bigint NOT NULL,
+    line_at float8 NOT NULL, tail_start bigint NOT NULL, tail_rows bigint NOT NULL, first_at float8 NOT NULL,
+    last_at float8 NOT NULL, done boolean NOT NULL,
+    UNIQUE (task, role, rank, generation, epoch, incarnation, stream)) WITH (fillfactor = 80)""",
+    """CREATE TABLE output_segments (
+    stream bigint NOT NULL, start_byte bigint NOT NULL, end_byte bigint NOT NULL, kind smallint NOT NULL,
+    first_at float8 NOT NULL, last_at float8 NOT NULL, first_line bigint NOT NULL, lines bigint NOT NULL,
+    line_start bigint NOT NULL, line_at float8 NOT NULL, size bigint NOT NULL, checksum bigint NOT NULL,
+    body bytea NOT NULL, PRIMARY KEY (stream, start_byte))""",
+    # Bodies are packed already.
+    "ALTER TABLE output_segments ALTER COLUMN body SET STORAGE EXTERNAL",
+    "CREATE INDEX output_segments_age ON output_segments (last_at, stream, start_byte, size) WHERE size > 0",
+)
+_STREAMS = f"SELECT {', '.join(STREAM_COLUMNS)} FROM output_streams"
+_KEY = ", ".join(KEY_COLUMNS)
+_MOVE = f"""UPDATE output_streams s SET {", ".join(f"{name} = n.{name}" for name in MOVING_COLUMNS)}
+    FROM unnest($1::bigint[], {", ".join(f"${n}::{_TYPES[name]}[]" for n, name in enumerate(MOVING_COLUMNS, 2))})
+    AS n (id, {", ".join(MOVING_COLUMNS)}) WHERE s.id = n.id AND s.version = n.version - 1 RETURNING s.id"""
+_ADD = f"""INSERT INTO output_streams ({_KEY}, {", ".join(MOVING_COLUMNS)})
+    VALUES ({", ".join(f"${n}" for n in range(1, len(KEY_COLUMNS) + len(MOVING_COLUMNS) + 1))})
+    ON CONFLICT ({_KEY}) DO NOTHING RETURNING id"""
+_DROP = """DELETE FROM output_segments g USING unnest($1::bigint[], $2::bigint[]) AS d (stream, start_byte)
+    WHERE g.stream = d.stream AND g.start_byte = d.start_byte"""
+_OLDEST = """SELECT s.task, g.stream, g.start_byte, g.last_at, g.size FROM output_segments g
+    JOIN output_streams s ON s.id = g.stream WHERE g.size > 0 AND (g.last_at, g.stream, g.start_byte) > ($1, $2, $3)
+    ORDER BY g.last_at, g.stream, g.start_byte LIMIT $4"""
+_FORGET_SEGMENTS = 500
+_FORGET = """DELETE FROM output_segments WHERE (stream, start_byte) IN
+    (SELECT stream, start_byte FROM output_segments WHERE stream = ANY($1) LIMIT $2)"""
+
+
+def _segments(span: Span) -> str:
+    """Rows in order, until those before a row hold as many bytes as were asked for."""
+    order = "DESC" if span.newest_first else "ASC"
+    columns = SEGMENT_COLUMNS if span.bodies else INDEX_COLUMNS
+    rows = f"""SELECT {", ".join(columns)} FROM output_segments WHERE stream = $1 AND start_byte < $3 AND end_byte > $2
+        AND start_byte >= coalesce(
+            (SELECT max(start_byte) FROM output_segments WHERE stream = $1 AND start_byte <= $2), 0)
+        ORDER BY start_byte {order} LIMIT $4"""
+    if not span.bodies:
+        return rows
+    held = "CASE WHEN kind < 2 THEN end_byte - start_byte ELSE 0 END"
+    before = f"sum({held}) OVER (ORDER BY start_byte {order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    return f"""SELECT {", ".join(columns)} FROM (SELECT *, {before} AS before FROM ({rows}) AS near) AS counted
+        WHERE coalesce(before, 0) < $5 ORDER BY start_byte {order}"""
+
+
+class PostgresOutputStore:
+    """Use ``open``."""
+
+    def __init__(self, url: str) -> None:
+        self._database = LaneConnections(url, "output")
+
+    @classmethod
+    async def open(cls, url: str) -> PostgresOutputStore:
+        """Connect, and create the tables unless they are there."""
+        store = cls(url)
+        await store._database.open(VERSION, _SCHEMA)
+        return store
+
+    async def states(self, incarnations: Sequence[tuple[MemberId, Fence]]) -> list[StreamState]:
+        if not incarnations:
+            return []
+        keys = [(m.task, m.role, m.rank, f.generation, f.epoch, f.incarnation) for m, f in incarnations]
+        query = f"""{_STREAMS} WHERE (task, role, rank, generation, epoch, incarnation) IN (SELECT * FROM unnest(
+            $1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]))"""
+        return [state_from(row) for row in await self._database.fetch(query, *map(list, zip(*keys, strict=True)))]
+
+    async def streams(self, task: TaskId) -> list[StreamState]:
+        return [state_from(row) for row in await self._database.fetch(f"{_STREAMS} WHERE task = $1 ORDER BY id", task)]
+
+    async def write(self, changes: Sequence[StreamChange]) -> list[int]:
+        async with self._database.writing() as connection, connection.transaction():
+            await self._move(connection, [change.state for change in changes if change.state.id])
+            ids = [change.state.id or await self._add(connection, change.state) for change in changes]
+            parts = list(zip(ids, changes, strict=True))
+            drops = [(stream, start) for stream, change in parts for start in change.drops]
+            if drops:
+                await connection.execute(_DROP, [stream for stream, _ in drops], [start for _, start in drops])
+            puts = [(stream, *values_of(segment)) for stream, change in parts for segment in change.puts]
+            if puts:
+                columns = ("stream", *SEGMENT_COLUMNS)
+                await connection.copy_records_to_table("output_segments", records=puts, columns=columns)
+        return ids
+
+    async def _move(self, connection: Connection, states: Sequence[StreamState]) -> None:
+        if not states:
+            return
+        moving = [list(values) for values in zip(*map(moving_of, states), strict=True)]
+        rows = await connection.fetch(_MOVE, [state.id for state in states], *moving)
+        reached = {row["id"] for row in rows}
+        for state in states:
+            if state.id not in reached:
+                raise moved(state)
+
+    async def _add(self, connection: Connection, state: StreamState) -> int:
+        stream: int | None = await connection.fetchval(_ADD, *key_of(state), *moving_of(state))
+        if stream is None:
+            raise moved(state)
+        return stream
+
+    async def segments(self, span: Span) -> list[Segment]:
+        values: list[Any] = [span.stream, span.start, span.stop, span.limit_rows]
+        if span.bodies:
+            values.append(span.limit_bytes)
+        return [segment_from(tuple(row)) for row in await self._database.fetch(_segments(span), *values)]
+
+    async def oldest(self, after: tuple[float, int, int], limit: int) -> list[Aged]:
+        return [Aged(*row) for row in await self._database.fetch(_OLDEST, *after, limit)]
+
+    async def size_bytes(self) -> int:
+        query = "SELECT coalesce(sum(size), 0)::bigint FROM output_segments WHERE size > 0"
+        return int((await self._database.fetch(query))[0][0])
+
+    async def forget(self, task: TaskId) -> int:
+        total = 0
+        while True:
+            async with self._database.writing() as connection, connection.transaction():
+                found = await connection.fetch(
+                    "SELECT id FROM output_streams WHERE task = $1 LIMIT 50 FOR UPDATE", task
+                )
+                streams = [row["id"] for row in found]
+                if not streams:
+                    return total
+                gone = await connection.execute(_FORGET, streams, _FORGET_SEGMENTS)
+                if int(gone.rpartition(" ")[2]) == _FORGET_SEGMENTS:
+                    # The rest is found by the stream, which stays; its version tells a writer that it is not the same.
+                    again = "UPDATE output_streams SET version = version + 1 WHERE id = ANY($1)"
+                    await connection.execute(again, streams)
+                else:
+                    await connection.execute("DELETE FROM output_streams WHERE id = ANY($1)", streams)
+                    total += len(streams)
+
+    async def close(self) -> None:
+        await self._database.close()

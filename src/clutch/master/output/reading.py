@@ -1,0 +1,259 @@
+"""The output lane's reader: pages of lines, following, exact bytes. Many streams become one by time.
+
+Decoding and cutting run in threads, regular expressions in processes; the event loop only merges. Memory is bounded by
+the number of streams read together and by one page, however much there is to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from msgspec.structs import replace
+
+from clutch.master.output import cursors
+from clutch.master.output.base import OutputStore
+from clutch.master.output.bell import Bell
+from clutch.master.output.cutting import Bounds
+from clutch.master.output.packing import unpack
+from clutch.master.output.patterns import Patterns
+from clutch.master.output.records import SEGMENT_BYTES, Key, Span, StreamState, checked_key
+from clutch.master.output.sieve import Sieve, check
+from clutch.master.output.sources import Backwards, Forwards, Shared, Source
+from clutch.wire.errors import BadRequest, NotFound, TooLarge
+from clutch.wire.ids import TaskId
+from clutch.wire.output import STREAMS_MAX, OutputLine, OutputPage, OutputQuery
+
+_FAR = 2**62
+
+
+class ReaderSettings(msgspec.Struct, frozen=True):
+    """The bounds of a reader."""
+
+    search_s: float = 5.0
+    """A page is answered after this time with what was found."""
+    held_max_bytes: int = 16 * 2**20
+    """Of lines read ahead, over all streams of one reading."""
+    recheck_s: float = 15.0
+    """A follower that nobody wakes looks again after this time."""
+    threads: int = 2
+    workers: int = 2
+    """Processes that match regular expressions,"""
+    allowed_s: int = 2
+    """and the time that each may take for a piece of output."""
+
+
+class OutputReader:
+    """The reading half of the lane. ``has_ended`` tells whether a task has ended, so that no more output will come."""
+
+    def __init__(
+        self,
+        store: OutputStore,
+        bell: Bell,
+        has_ended: Callable[[TaskId], bool],
+        settings: ReaderSettings | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings or ReaderSettings()
+        self._bell = bell
+        self._has_ended = has_ended
+        self._threads = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="output-lines")
+        self._patterns = Patterns(self.settings.workers, self.settings.allowed_s)
+
+    async def close(self) -> None:
+        await self._patterns.close()
+        self._threads.shutdown()
+
+    # -- pages ---------------------------------------------------------------------------------------------------
+
+    async def page(self, query: OutputQuery) -> OutputPage:
+        """Up to ``limit`` lines: the first after ``after``, or, with ``tail`` or ``before``, the last before that."""
+        check(query)
+        backwards = bool(query.tail or (query.before and not query.after))
+        bound = query.tail or query.head
+        wanted = min(query.limit, bound) if bound else query.limit
+        sources = await self._sources(query, backwards, wanted)
+        lines, is_over = await self._merge(sources, wanted)
+        left = not is_over or any(source.lines or not source.exhausted for source in sources)
+        more = left and not (bound and len(lines) >= bound)
+        if backwards:
+            lines.reverse()
+            after = {source.state.id: source.newest for source in sources if isinstance(source, Backwards)}
+            before = {source.state.id: source.cursor for source in sources}
+        else:
+            after = {source.state.id: source.cursor for source in sources}
+            before = {source.state.id: source.low for source in sources}
+        return OutputPage(tuple(lines), _cursor(after), _cursor(before), more)
+
+    async def _sources(self, query: OutputQuery, backwards: bool, wanted: int) -> list[Source]:
+        low = cursors.read(query.after) if query.after else {}
+        high = cursors.read(query.before) if query.before else None
+        ended = self._has_ended(query.task)  # before looking: what is written until then is seen
+        states = [state for state in await self.store.streams(query.task) if _is_asked_for(query, state)]
+        if len(states) > STREAMS_MAX:
+            raise TooLarge(
+                f"{len(states)} streams match, at most {STREAMS_MAX} are read together",
+                object=str(query.task),
+                next_step="Name a role, ranks or an epoch.",
+            )
+        held = max(min(self.settings.held_max_bytes // max(len(states), 1), 2 * SEGMENT_BYTES), 4_096)
+        shared = Shared(self.store, query, Sieve(query), self._patterns, self._threads, Bounds(held, max(wanted, 1)))
+        make = Backwards if backwards else Forwards
+        return [
+            make(shared, state, low.get(state.id, 0), _FAR if high is None else high.get(state.id, 0), ended)
+            for state in states
+        ]
+
+    async def _merge(self, sources: list[Source], wanted: int) -> tuple[list[OutputLine], bool]:
+        """Lines by time, and whether the search came to its end (or to its bound) in its time."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.settings.search_s
+        heap = [(source.key, place) for place, source in enumerate(sources) if not source.exhausted]
+        heapq.heapify(heap)
+        lines: list[OutputLine] = []
+        while heap and len(lines) < wanted:
+            place = heap[0][1]
+            source = sources[place]
+            if source.lines:
+                lines.append(source.lines.popleft())
+            elif source.exhausted:
+                heapq.heappop(heap)
+                continue
+            elif loop.time() > until:
+                return lines, False
+            else:
+                await source.step()
+            heapq.heapreplace(heap, (source.key, place))
+        return lines, True
+
+    # -- all of it -----------------------------------------------------------------------------------------------
+
+    async def pages(self, query: OutputQuery) -> AsyncIterator[OutputPage]:
+        """Pages from the first to the last that there is now."""
+        if query.tail:
+            yield await self._tail(query)
+            return
+        left = query.head
+        while True:
+            page = await self.page(query)
+            yield page
+            left -= len(page.lines)
+            if not page.more or (query.head and left <= 0):
+                return
+            query = _behind(query, page)
+            query = replace(query, head=left) if query.head else query
+
+    async def _tail(self, query: OutputQuery) -> OutputPage:
+        """The last lines as one page, however long the search for them takes."""
+        parts: list[OutputPage] = []
+        left = query.tail
+        query = replace(query, limit=query.tail)
+        while True:
+            page = await self.page(replace(query, tail=left))
+            parts.append(page)
+            left -= len(page.lines)
+            if not page.more or left <= 0:
+                break
+            query = replace(query, before=page.before)
+        lines = tuple(line for part in reversed(parts) for line in part.lines)
+        return OutputPage(lines, parts[0].after, parts[-1].before, False)
+
+    async def lines(self, query: OutputQuery) -> AsyncIterator[OutputLine]:
+        """Every line that the query asks for, as of now."""
+        async for page in self.pages(query):
+            for line in page.lines:
+                yield line
+
+    async def follow_pages(self, query: OutputQuery) -> AsyncIterator[OutputPage]:
+        """Pages as they come, none of them empty, until the task has ended and everything was given.
+
+        A cursor of the last page that arrived takes up the thread where it broke.
+        """
+        left = query.head
+        loop = asyncio.get_running_loop()
+        shown: dict[Key, tuple[int, int]] = {}
+        with self._bell.heard(query.task) as rung:
+            while True:
+                rung.clear()
+                began = loop.time()
+                ended = self._has_ended(query.task)
+                async for page in self.pages(query):
+                    query = _behind(query, page)
+                    fresh = _fresh(page, shown)
+                    if fresh.lines:
+                        yield fresh
+                    left -= sum(not line.partial for line in fresh.lines)
+                if ended or (query.head and left <= 0):
+                    return
+                query = replace(query, head=left) if query.head else query
+                # Whoever prints without pause is read half of the time at most; the other half is everybody else's.
+                await asyncio.sleep(min(loop.time() - began, 0.5))
+                try:
+                    async with asyncio.timeout(self.settings.recheck_s):
+                        await rung.wait()
+                except TimeoutError:
+                    continue
+
+    async def follow(self, query: OutputQuery) -> AsyncIterator[OutputLine]:
+        """Every line that the query asks for, and those to come, until the task has ended."""
+        async for page in self.follow_pages(query):
+            for line in page.lines:
+                yield line
+
+    async def raw(self, key: Key, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+        """The exact bytes of a stretch of a stream. ``NotFound`` where some of it is gone or not there yet."""
+        if start < 0 or (stop is not None and stop < start):
+            raise BadRequest(f"no stream has bytes {start} to {stop}", object=str(key))
+        states = {state.key: state for state in await self.store.states([(key.member, key.fence)])}
+        state = states.get(checked_key(key), StreamState(*key))
+        end = state.committed if stop is None else stop
+        if end > state.committed:
+            raise NotFound(
+                f"the stream has {state.committed} bytes so far", object=str(key), next_step="Ask for fewer, or wait."
+            )
+        loop = asyncio.get_running_loop()
+        while start < end:
+            rows = await self.store.segments(Span(state.id, start, end))
+            for row in rows:
+                if row.kind.is_gap:
+                    why = f"bytes {max(row.start, start)} to {row.end} are gone"
+                    raise NotFound(why, object=str(key), next_step="Ask for the bytes before or behind them.")
+                data, _ = await loop.run_in_executor(self._threads, unpack, row)
+                yield data[max(start - row.start, 0) : end - row.start]
+                start = row.end
+
+
+def _is_asked_for(query: OutputQuery, state: StreamState) -> bool:
+    return (
+        state.committed > 0
+        and (not query.role or state.member.role == query.role)
+        and (not query.ranks or state.member.rank in query.ranks)
+        and (not query.epochs or state.fence.epoch in query.epochs)
+        and (not query.streams or state.stream in query.streams)
+    )
+
+
+def _cursor(positions: dict[int, int]) -> str:
+    return cursors.written({stream: position for stream, position in positions.items() if position})
+
+
+def _behind(query: OutputQuery, page: OutputPage) -> OutputQuery:
+    return replace(query, after=page.after, before="", tail=0)
+
+
+def _fresh(page: OutputPage, shown: dict[Key, tuple[int, int]]) -> OutputPage:
+    """The page without lines under way that were given just so before."""
+    lines = []
+    for line in page.lines:
+        key = Key(line.member, line.fence, line.stream)
+        if line.partial:
+            if shown.get(key) == (line.start, line.end):
+                continue
+            shown[key] = (line.start, line.end)
+        else:
+            shown.pop(key, None)
+        lines.append(line)
+    return replace(page, lines=tuple(lines))
