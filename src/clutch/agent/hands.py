@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from clutch.agent import brain as b
@@ -25,7 +26,7 @@ from clutch.agent.monitor import Monitor, Watched
 from clutch.agent.ports import Ports
 from clutch.agent.relay import Relay
 from clutch.agent.shim import OUTPUT
-from clutch.backends.containers.base import Containers, Key, Wakes
+from clutch.backends.containers.base import Addresses, Containers, Doing, Key, Wakes
 from clutch.wire.containers import ContainerSpec, ExitRecord, Observed, Usage
 from clutch.wire.errors import ClutchError, NotFound, Unavailable
 from clutch.wire.ids import LeaseId
@@ -51,11 +52,21 @@ class Mouth(Protocol):
 
 
 @dataclass(frozen=True)
+class Way:
+    """One way to run members, and where it keeps their directories."""
+
+    containers: Containers
+    directories: MemberDirectories
+    version: Callable[[], Awaitable[str | None]]
+    """What answers there now, in words; None: nothing does, and nothing can be started."""
+
+
+@dataclass(frozen=True)
 class Ground:
     """What the hands work with on this machine."""
 
-    backends: Mapping[str, Containers]
-    directories: MemberDirectories
+    ways: Mapping[str, Way]
+    """``process`` always, ``docker`` where there is an engine."""
     folders: WorkFolders
     ports: Ports
     holders: Holders
@@ -130,10 +141,11 @@ class Hands:
     def adopt(self, backend: str, observed: Observed) -> None:
         """An incarnation that an earlier agent started. The brain knows it already."""
         key = Key(observed.member, observed.fence)
-        life = self._lives[key] = Life(self._ground.folders.note(key))
+        note = msgspec.structs.replace(self._ground.folders.note(key), backend=backend)
+        life = self._lives[key] = Life(note)
         life.notices = (*observed.notices, *life.note.notices)
-        self._ground.relay.watch(key, self._spool(key))
-        self._group.create_task(self._follow(key, life, self._ground.backends[backend]))
+        self._ground.relay.watch(key, self._spool(key, backend))
+        self._group.create_task(self._follow(key, life, self._ground.ways[backend].containers))
 
     # -- effects -------------------------------------------------------------------------------------------------
 
@@ -253,14 +265,15 @@ class Hands:
             return
         life.notices = (*observed.notices, *life.note.notices)
         life.doing = ""
-        self._ground.relay.watch(key, self._spool(key))
+        self._ground.relay.watch(key, self._spool(key, life.note.backend))
         await self._follow(key, life, containers)
 
     async def _prepare(self, wanted: WantedMember, life: Life) -> ContainerSpec:
         """All it needs before it can be started; what fails here was never started."""
         ground, key = self._ground, Key(wanted.member, wanted.fence)
         program = read_program(wanted.payload, str(wanted.member))
-        backend = backend_for(program, tuple(ground.backends), str(wanted.member))
+        answering = [name for name, way in ground.ways.items() if await way.version() is not None]
+        backend = backend_for(program, answering, str(wanted.member))
         life.doing = "asking for its kit"
         kit = await self._mouth.kit(KitRequest(*key), ground.kit_timeout_s)
         if kit.error:
@@ -320,17 +333,21 @@ class Hands:
             await asyncio.sleep(POLL_S)  # it is gone; the next look says so
 
     def _exited(self, key: Key, record: ExitRecord) -> None:
-        self._ground.monitor.exited(key, record.reason or f"exited with code {record.code}")
+        self._ground.monitor.exited(key, record.reason or _words(record))
         self.do(self.brain.exited(*key, record.exit()))
 
     # -- what others ask -----------------------------------------------------------------------------------------
 
     def watched(self) -> list[Watched]:
         return [
-            Watched(key, life.note.backend, life.doing, life.notices, life.note.ports)
+            Watched(key, life.note.backend, life.doing or self._doing(key, life), life.notices, life.note.ports)
             for key, life in self._lives.items()
             if not life.forgotten
         ]
+
+    def _doing(self, key: Key, life: Life) -> str:
+        containers = self._containers(life)
+        return containers.doing(key) if isinstance(containers, Doing) else ""
 
     async def usage(self, key: Key) -> Usage:
         life = self._lives.get(key)
@@ -342,10 +359,18 @@ class Hands:
         life = self._lives.get(key)
         if life is None or port not in life.note.ports:
             raise NotFound(f"{key.member} {key.fence} has no port {port} here", object=str(key.member))
-        return "127.0.0.1", port
+        containers = self._containers(life)
+        return (await containers.address(key) if isinstance(containers, Addresses) else "127.0.0.1"), port
 
     def _containers(self, life: Life) -> Containers:
-        return self._ground.backends[life.note.backend]
+        return self._ground.ways[life.note.backend].containers
 
-    def _spool(self, key: Key) -> Path:
-        return self._ground.directories.path(key) / OUTPUT
+    def _spool(self, key: Key, backend: str) -> Path:
+        return self._ground.ways[backend].directories.path(key) / OUTPUT
+
+
+def _words(record: ExitRecord) -> str:
+    if record.code >= 0:
+        return f"exited with code {record.code}"
+    ended = " because it was no longer wanted" if record.cause is ExitCause.ENDED else ""
+    return f"killed by signal {-record.code}{ended}"

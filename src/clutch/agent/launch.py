@@ -7,6 +7,7 @@ list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -57,7 +58,7 @@ def read_program(payload: bytes, name: str) -> Program:
     return program
 
 
-def backend_for(program: Program, available: tuple[str, ...], name: str) -> str:
+def backend_for(program: Program, available: Sequence[str], name: str) -> str:
     """Where it runs: an image means Docker, and nothing else will do."""
     if program.image is None:
         return PROCESS
@@ -126,7 +127,9 @@ def _environment(
     wanted: WantedMember, program: Program, kit: Kit, around: Surroundings, place: Place
 ) -> dict[str, str]:
     member = wanted.member
-    base = {**around.environment, "HOME": place.home, "TMPDIR": place.tmp, "PWD": place.cwd}
+    base: dict[str, str] = {}
+    if place.backend == PROCESS:  # an image brings its own
+        base = {"HOME": place.home, "TMPDIR": place.tmp, "PWD": place.cwd, **around.environment}
     ours = {
         "CLUTCH_TASK": member.task,
         "CLUTCH_ROLE": member.role,

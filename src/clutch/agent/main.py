@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from uuid import uuid4
@@ -17,28 +17,26 @@ from uuid import uuid4
 import msgspec
 
 import clutch
-from clutch.agent import shim, slots
+from clutch.agent import slots
 from clutch.agent.brain import Brain
-from clutch.agent.directory import MemberDirectories, as_found
+from clutch.agent.directory import as_found
 from clutch.agent.folders import WorkFolders
-from clutch.agent.hands import Ground, Hands
+from clutch.agent.hands import Ground, Hands, Way
 from clutch.agent.holders import Holders, NoHolders
-from clutch.agent.launch import PROCESS, Surroundings
+from clutch.agent.launch import Surroundings
 from clutch.agent.link import Link, LinkSettings
 from clutch.agent.monitor import Monitor, MonitorSettings
 from clutch.agent.ports import Ports
 from clutch.agent.relay import Relay
 from clutch.agent.settings import AgentSettings
-from clutch.backends.containers.base import Containers, Key
-from clutch.backends.containers.process import ProcessContainers
+from clutch.agent.ways import open_ways
+from clutch.backends.containers.base import Key
 from clutch.wire.errors import BadRequest, Conflict
 from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.resources import Capacity
 
 __all__ = ["AgentSettings", "run"]
 
-Backends = Callable[[Path, MemberDirectories], Mapping[str, Containers]]
-"""Further ways to run members, by name (``docker``), given the agent's folder and its members' directories."""
 BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -46,39 +44,25 @@ class _StopRequested(Exception):
     """Somebody asked this agent to stop."""
 
 
-async def run(
-    settings: AgentSettings,
-    backends: Backends | None = None,
-    holders: Holders | None = None,
-    stop: asyncio.Event | None = None,
-) -> None:
-    """Be this machine's agent until ``stop`` is set; without one, until SIGTERM or SIGINT. ``Conflict`` when another
-    agent has the same folder."""
+async def run(settings: AgentSettings, holders: Holders | None = None, stop: asyncio.Event | None = None) -> None:
+    """Be this machine's agent until ``stop`` is set; without one, until SIGTERM or SIGINT. Members go on either way.
+    ``Conflict`` when another agent has the same folder."""
     if not settings.masters:
         raise BadRequest("no master is named", object="agent", next_step="Give the address of at least one.")
     settings.data.mkdir(mode=0o711, parents=True, exist_ok=True)
     with _only_agent_of(settings.data), _stopped(stop) as stopped:
-        directories = MemberDirectories(settings.data / "members")
-        process = ProcessContainers(directories, Path(shim.__file__))
-        try:
-            found = {PROCESS: process, **(backends(settings.data, directories) if backends else {})}
-            await _run(settings, directories, found, holders or NoHolders(), stopped)
-        except* _StopRequested:
-            pass
-        finally:
-            await process.close()
+        async with AsyncExitStack() as stack:
+            ways = await open_ways(settings, stack)
+            try:
+                await _run(settings, ways, holders or NoHolders(), stopped)
+            except* _StopRequested:
+                pass
 
 
-async def _run(
-    settings: AgentSettings,
-    directories: MemberDirectories,
-    backends: Mapping[str, Containers],
-    holders: Holders,
-    stopped: asyncio.Event,
-) -> None:
+async def _run(settings: AgentSettings, ways: Mapping[str, Way], holders: Holders, stopped: asyncio.Event) -> None:
     node, session = NodeId(settings.node or socket.gethostname()), uuid4().hex
     capacity = _capacity(settings)
-    here = [(name, seen) for name, containers in backends.items() for seen in await containers.found()]
+    here = [(name, seen) for name, way in ways.items() for seen in await way.containers.found()]
     keys = [Key(seen.member, seen.fence) for _, seen in here]
     folders = WorkFolders(settings.data / "work")
     folders.clear_all_but(keys)
@@ -89,13 +73,12 @@ async def _run(
     link = Link(link_settings, relay, Random())
     async with asyncio.TaskGroup() as group:
         ground = Ground(
-            backends=backends,
-            directories=directories,
+            ways=ways,
             folders=folders,
             ports=Ports(port for key in keys for port in folders.note(key).ports),
             holders=holders,
             relay=relay,
-            monitor=Monitor(_monitor_settings(settings, node, capacity, tuple(backends)), link.use),
+            monitor=Monitor(_monitor_settings(settings, node, capacity, ways), link.use),
             around=_surroundings(settings, node, capacity),
             kit_timeout_s=settings.kit_timeout_s,
         )
@@ -140,8 +123,14 @@ def _surroundings(settings: AgentSettings, node: NodeId, capacity: Capacity) -> 
 
 
 def _monitor_settings(
-    settings: AgentSettings, node: NodeId, capacity: Capacity, backends: tuple[str, ...]
+    settings: AgentSettings, node: NodeId, capacity: Capacity, ways: Mapping[str, Way]
 ) -> MonitorSettings:
+    async def backends() -> tuple[str, ...]:
+        said = [
+            f"{name} {version}".strip() for name, way in ways.items() if (version := await way.version()) is not None
+        ]
+        return tuple(said)
+
     return MonitorSettings(
         node=node,
         capacity=capacity,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,12 +49,15 @@ class Members(Protocol):
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a machine does not change."""
+
     node: NodeId
     capacity: Capacity
     data: Path
     labels: dict[str, str]
     version: str
-    backends: tuple[str, ...]
+    backends: Callable[[], Awaitable[tuple[str, ...]]]
+    """What answers now (``process``, ``docker 27.1``)."""
     measure_s: float = 2.0
 
 
@@ -117,7 +120,7 @@ class Monitor:
             cpu_percent=psutil.cpu_percent(),
             memory_bytes=memory.total - memory.available,
             disk_free_bytes=psutil.disk_usage(str(settings.data)).free,
-            backends=settings.backends,
+            backends=await settings.backends(),
             labels=settings.labels,
             address=self.address,
             version=settings.version,

@@ -30,6 +30,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of every member; 0 and None leave the machine's own."""
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     """Laid over the small environment every member begins with (PATH, HOME, LANG, TMPDIR)."""
+    docker_socket: Path | None = Path("/var/run/docker.sock")
+    """Where a container engine may answer; None: images are not run here."""
+    docker_network: str = "host"
     beat_s: float = 1.0
     """At least so often it reports."""
     measure_s: float = 2.0

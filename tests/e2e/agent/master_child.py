@@ -12,6 +12,7 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -28,6 +29,8 @@ from litestar.handlers.base import BaseRouteHandler
 from litestar.params import SkipValidation
 
 from clutch.backends.journal.opening import open_journal
+from clutch.core.recorded import Recorded
+from clutch.core.story import tell
 from clutch.master.access.caller import Caller
 from clutch.master.api.agents import ROUTES
 from clutch.master.link import AgentLinks
@@ -60,6 +63,8 @@ class PlainKits:
     async def kit(self, node: NodeId, request: KitRequest) -> Kit:
         if request.member.task.startswith("refused"):
             return Kit(request.member, request.fence, error="there is no secret named moon")
+        if request.member.task.startswith("slowkit"):
+            await asyncio.sleep(600)
         run_as = RunAs(65534, 65534) if request.member.task.startswith("nobody") else None
         return Kit(request.member, request.fence, {"CLUTCH_TOKEN": "t", "SECRET": "s3cret"}, run_as)
 
@@ -95,6 +100,15 @@ class House:
         self.links = links
         self.lane = lane
         self.monitor = monitor
+        self.stories: dict[str, list[str]] = {}
+        loop.listeners.append(self._listen)
+
+    def _listen(self, recorded: Sequence[Recorded]) -> None:
+        for entry in recorded:
+            words = tell(entry.fact)
+            for task in self.loop.state.tasks.keys() | self.stories.keys():
+                if task in words:
+                    self.stories.setdefault(task, []).append(words)
 
     async def do(self, wish: dict[str, Any]) -> Any:
         match wish.pop("do"):
@@ -112,6 +126,8 @@ class House:
                     for key in list(self.monitor._exits)
                     if key[0].task == wish["task"]
                 ]
+            case "story":
+                return self.stories.get(wish["task"], [])
             case "use":
                 use = self.monitor.node(NodeId(wish["node"]))
                 return None if use is None else msgspec.to_builtins(use)
@@ -149,7 +165,9 @@ class House:
             "nodes": {node: found.state for node, found in state.nodes.items()},
             "tasks": {task: found.state for task, found in state.tasks.items()},
             "members": {str(m): found.state for m, found in state.members.items()},
-            "exits": {str(m): found.exit and list(msgspec.to_builtins(found.exit)) for m, found in state.members.items()},
+            "exits": {
+                str(m): found.exit and list(msgspec.to_builtins(found.exit)) for m, found in state.members.items()
+            },
         }
 
     async def echo(self, task: str, size: int) -> dict[str, Any]:
@@ -187,7 +205,8 @@ async def answer(house: House) -> None:
     while line := await reader.readline():
         try:
             say({"said": await house.do(json.loads(line))})
-        except (ClutchError, KeyError, IndexError) as error:
+        except* (ClutchError, KeyError, IndexError) as group:
+            error = group.exceptions[0]
             say({"error": str(error), "code": getattr(error, "code", "")})
 
 
