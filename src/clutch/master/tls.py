@@ -25,6 +25,8 @@ from clutch.wire.errors import BadRequest, NotAuthenticated
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "server.pem", "server.key", "ca.key"
 TLS_FOLDER = "tls"
 """In the master's data folder."""
+TLS_FOLDER = "tls"
+"""In the master's data folder."""
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 397
 RENEW_BEFORE = datetime.timedelta(days=30)

@@ -218,6 +218,13 @@ class SecretView(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: float = 0.0
 
 
+class Resealed(msgspec.Struct, frozen=True, kw_only=True):
+    """How many secrets were sealed anew, and the id of the master key they are sealed with."""
+
+    secrets: int
+    key: str
+
+
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     who: str

@@ -70,6 +70,15 @@ class Caller:
             return None
         return tuple(sorted(scope.removeprefix("workspace:") for scope in self.roles if scope.startswith("workspace:")))
 
+    def effective_roles(self) -> dict[str, Role]:
+        """What it can do, by scope: its user's roles under its own limits."""
+        scopes = (f"workspace:{self.only}",) if self.only else tuple(self.roles)
+        held = {
+            scope: self.cluster_role() if scope == CLUSTER else self.role_in(scope.removeprefix("workspace:"))
+            for scope in scopes
+        }
+        return {scope: role for scope, role in held.items() if role is not None}
+
     def filters(self) -> tuple[str, ...] | None:
         """``workspaces()`` for a list that shows only those: that counts as having asked."""
         self.checked = True

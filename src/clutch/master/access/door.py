@@ -25,8 +25,8 @@ from clutch.master.access.caller import Caller
 from clutch.master.access.database import open_database
 from clutch.master.access.keys import FILE as KEY_FILE
 from clutch.master.access.keys import MasterKeys, load_keys
+from clutch.master.access.login import Logins
 from clutch.master.access.store import Store
-from clutch.master.access.throttle import Throttle
 from clutch.master.access.token_text import (
     LENGTH_MAX,
     TASK_PREFIX,
@@ -83,7 +83,7 @@ class Access:
         self.store = store
         self.keys = keys
         self.clock = clock
-        self.throttle = Throttle()
+        self.logins = Logins(self)
         self.folder: Path | None = None
         """Where the local token and the master key are kept; None: nowhere."""
         self.key_was_given = True
@@ -190,13 +190,13 @@ class Access:
         view = TokenView(id="", kind=TokenKind.ONE_TIME, user=user, description="one-time login")
         return (await self.make_token(view, ONE_TIME_S)).token
 
-    async def agent_token(self, node: str, by: str = ADMIN, pool: str = "") -> str:
+    async def enrol(self, node: str, pool: str = "", by: str = ADMIN, description: str = "") -> MadeToken:
         """A new token for this node's agent. Those it had end here: a name belongs to one machine at a time."""
         view = TokenView(
             id=secrets.token_hex(8),
             kind=TokenKind.AGENT,
             user=by,
-            description=f"agent of node {node}",
+            description=description,
             created_at=self.clock.now(),
             pool=pool,
             node=node,
@@ -204,7 +204,11 @@ class Access:
         token = new_token(TokenKind.AGENT)
         await self.store.tokens.enrol(view, hash_of(token))
         self.forget()
-        return token
+        return MadeToken(token=token, view=view)
+
+    async def agent_token(self, node: str) -> str:
+        """A new token for an agent on the master's own machine."""
+        return (await self.enrol(node, description="an agent beside the master")).token
 
     async def revoke(self, token: str) -> None:
         await self.store.tokens.revoke(token)

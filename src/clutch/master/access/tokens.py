@@ -108,6 +108,12 @@ class Tokens:
         statement = update(tokens).where(tokens.c.id == token).values(revoked=True)
         await self._database.write(lambda connection: connection.execute(statement).rowcount)
 
+    async def revoke_node(self, node: str) -> int:
+        """End the tokens of a node's agent; how many it had."""
+        living = and_(tokens.c.node == node, tokens.c.kind == TokenKind.AGENT, ~tokens.c.revoked)
+        statement = update(tokens).where(living).values(revoked=True)
+        return await self._database.write(lambda connection: connection.execute(statement).rowcount)
+
     async def touch(self, used: dict[str, float]) -> None:
         """Note when tokens were last used, by id."""
         statement = update(tokens).where(tokens.c.id == bindparam("token")).values(last_used_at=bindparam("used_at"))
