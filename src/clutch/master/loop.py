@@ -113,6 +113,8 @@ class Loop:
         self.plans: dict[PoolName, Plan] = {}
         self.scale_plans: dict[PoolName, ScalePlan] = {}
         self.serving = asyncio.Event()
+        self.led_at = 0.0
+        """Since when this process leads."""
         self.owing = asyncio.Event()
         """Something has come into the outbox. Whoever performs it clears this before looking."""
         self._contacts = Contacts(settings.suspect_after_s, settings.beat_s)
@@ -219,6 +221,7 @@ class Loop:
             cause=f"master:{self.settings.holder}", generation=leadership.generation, term=leadership.term
         )
         await self._turn([_Pending(begin, None)])
+        self.led_at = self.clock.now()
         self.serving.set()
         while True:
             self._batch = await self._next_batch()

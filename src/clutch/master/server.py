@@ -88,6 +88,7 @@ class HttpServer:
 
     def __init__(self, app: Any, listener: socket.socket, settings: MasterSettings, stopping: asyncio.Event) -> None:
         self.app = app
+        self.app = app
         self.stopping = stopping
         self.host, self.port = listener.getsockname()[:2]
         self.tls = bool(settings.tls_cert)

@@ -69,12 +69,39 @@ class SetSlots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disabled: tuple[int, ...]
 
 
+class TaskIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Several tasks at once, each by id, unique beginning or name."""
+
+    tasks: tuple[str, ...]
+
+
 # -- answering ----------------------------------------------------------------------------------------------------
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     name: str
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one wish: ``task`` is its whole id, ``error`` why it was refused, empty when it was not."""
+
+    task: str
+    error: str = ""
+
+
+class MovedTasks(msgspec.Struct, frozen=True):
+    items: tuple[Moved, ...]
+
+
+class CodeView(msgspec.Struct, frozen=True, kw_only=True):
+    digest: str
+    size_bytes: int
+
+
+class TaskStory(msgspec.Struct, frozen=True, kw_only=True):
+    task: str
+    lines: tuple[str, ...]
 
 
 class WhyWaiting(msgspec.Struct, frozen=True, kw_only=True):

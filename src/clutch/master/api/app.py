@@ -16,7 +16,7 @@ from litestar.params import SkipValidation
 
 from clutch import __version__
 from clutch.master.access.caller import Caller
-from clutch.master.api import docs, health
+from clutch.master.api import code, docs, events, health, info, nodes, output, pools, prometheus, queue, tasks
 from clutch.master.api.envelope import Envelope, note_failure
 from clutch.master.api.errors import answer_error
 from clutch.master.api.guard import check_routes, make_guard
@@ -28,7 +28,7 @@ BODY_MAX_BYTES = 8 * 2**20
 
 OTHERS = (
     "access", "users", "groups", "workspaces", "tokens", "secrets", "audit", "usage", "quotas", "login", "enrol",
-    "agents", "push", "metrics", "proxy",
+    "agents", "push", "names", "blobs", "metrics", "proxy", "authority",
 )  # fmt: skip
 
 
@@ -64,7 +64,11 @@ def _openapi() -> OpenAPIConfig:
 
 def all_routes() -> list[Any]:
     """Every route of every file."""
-    found = [*health.ROUTES, *docs.ROUTES]
+    found = [
+        route
+        for file in (health, docs, info, tasks, output, queue, nodes, pools, events, code, prometheus)
+        for route in file.ROUTES
+    ]
     for name in OTHERS:
         place = f"clutch.master.api.{name}"
         if importlib.util.find_spec(place) is not None:
@@ -85,8 +89,9 @@ def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
         note_failure(error, scope)
 
     traffic = Traffic()
+    traffic.watch(services.loop)
     with warnings.catch_warnings():
-        # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody); both mean one thing
+        # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody)
         warnings.simplefilter("ignore", LitestarDeprecationWarning)
         app = App(
             route_handlers=all_routes() if routes is None else routes,
@@ -101,5 +106,6 @@ def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
         )
     app.state.envelope = Envelope(services, traffic)
     app.state.traffic = traffic
+    app.state.services = services
     check_routes(app.routes)
     return app
