@@ -12,7 +12,6 @@ import msgspec
 
 from clutch.agent import main as agent_main
 from clutch.agent.settings import AgentSettings
-from clutch.cli.backends import found_backends
 from clutch.cli.home import write_private
 from clutch.master.tls import AUTHORITY_FILE, check_fingerprint
 from clutch.sdk.call import Call
@@ -32,8 +31,7 @@ async def run_agent(settings: AgentSettings, enrolment: str, fingerprint: str = 
     if fingerprint and settings.ca_file is None:
         settings = msgspec.structs.replace(settings, ca_file=await asyncio.to_thread(_authority, settings, fingerprint))
     token = await asyncio.to_thread(_token, settings, enrolment)
-    backends = await found_backends()
-    await agent_main.run(msgspec.structs.replace(settings, token=token), backends)
+    await agent_main.run(msgspec.structs.replace(settings, token=token))
 
 
 def _authority(settings: AgentSettings, pinned: str) -> Path:

@@ -15,7 +15,7 @@ from clutch.agent import main as agent_main
 from clutch.agent.settings import AgentSettings
 from clutch.agent.slots import SlotWish
 from clutch.cli import home
-from clutch.cli.backends import docker_version, found_backends
+from clutch.cli.backends import docker_version
 from clutch.cli.seen import Up
 from clutch.master import main as master_main
 from clutch.master.server import HttpServer, bind
@@ -96,7 +96,7 @@ class House:
             token=made.token,
             slots=self.settings.slots,
         )
-        await agent_main.run(settings, await found_backends(), stop=self.stop)
+        await agent_main.run(settings, stop=self.stop)
 
     async def _open(self, master: master_main.Running) -> tuple[HttpServer, str]:
         """A second door, for other machines: TLS with an authority of our own, pinned by the line that is printed."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
+from clutch.core.recorded import Recorded
+from clutch.master.output.lane import OutputLane
 from clutch.master.services import Services
 from clutch.wire import events as e
 from clutch.wire.errors import ClutchError
+from clutch.wire.facts import TaskEnded
 from clutch.wire.output import RetentionPolicy
 from clutch.wire.schedule import PreemptReason
 
@@ -16,6 +20,18 @@ LOOK_S = 2.0
 RETAIN_S = 60.0
 
 log = structlog.get_logger("clutch.master.housekeeping")
+
+
+class Ends:
+    """Tells those who follow a task's output that it has ended, so that they end too."""
+
+    def __init__(self, output: OutputLane) -> None:
+        self._output = output
+
+    def heard(self, recorded: Sequence[Recorded]) -> None:
+        for entry in recorded:
+            if isinstance(entry.fact, TaskEnded):
+                self._output.wake(entry.fact.task)
 
 
 class Housekeeping:

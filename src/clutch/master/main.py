@@ -27,10 +27,11 @@ import structlog
 from clutch.backends.blobs.opening import open_blobs
 from clutch.backends.journal.opening import open_journal
 from clutch.master.access.door import Access, live_in
+from clutch.master.access.usage import Usage
 from clutch.master.api.app import make_app
 from clutch.master.effects import Performer
 from clutch.master.events import EventFeed
-from clutch.master.housekeeping import Housekeeping
+from clutch.master.housekeeping import Ends, Housekeeping
 from clutch.master.kits import Kits
 from clutch.master.link import AgentLinks
 from clutch.master.loop import Loop, LoopSettings
@@ -110,6 +111,7 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
         group.create_task(Performer(loop, services.journal, provisioner.effects()).run())
         group.create_task(provisioner.run())
         group.create_task(Housekeeping(services).run())
+        group.create_task(services.usage.run(loop.serving))
         if ready is not None:
             await ready(Running(services, server.url, server.app))
 
@@ -139,7 +141,8 @@ async def _services(settings: MasterSettings, stopping: asyncio.Event) -> AsyncI
         loop = Loop(journal, clock, links, {}, Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
         links.serve(loop)
         feed, push = EventFeed(journal, loop), Push(loop, blobs, metrics, clock)
-        loop.listeners += [feed.heard, push.heard]
+        usage = Usage(access.store.usage, journal, clock, loop.settled, monitor.nodes)
+        loop.listeners += [feed.heard, push.heard, usage.hear, Ends(output).heard]
         services = Services(
             settings=settings,
             clock=clock,
@@ -153,6 +156,7 @@ async def _services(settings: MasterSettings, stopping: asyncio.Event) -> AsyncI
             monitor=monitor,
             feed=feed,
             push=push,
+            usage=usage,
             proxy=Proxy(loop, clock, access, links.tunnels, monitor, access.keys),
             stopping=stopping,
         )

@@ -14,6 +14,7 @@ from clutch.master.settings import MasterSettings
 
 if TYPE_CHECKING:
     from clutch.master.access.door import Access
+    from clutch.master.access.usage import Usage
     from clutch.master.events import EventFeed
     from clutch.master.link import AgentLinks
     from clutch.master.metrics_lane.lane import MetricsLane
@@ -38,5 +39,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     feed: EventFeed
     push: Push
     proxy: Proxy
+    usage: Usage
     stopping: asyncio.Event
     """Set when this master ends: long answers end too."""

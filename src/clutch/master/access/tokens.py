@@ -53,6 +53,15 @@ class Tokens:
 
         return await self._database.read(work)
 
+    async def roles(self, user: str) -> dict[str, Role] | None:
+        """What a user holds now, by scope; None when there is no such user, or they may not come in any more."""
+
+        def work(connection: Connection) -> dict[str, Role] | None:
+            active = connection.execute(select(users.c.active).where(users.c.name == user)).scalar()
+            return roles_of(grants_of(connection, user)) if active else None
+
+        return await self._database.read(work)
+
     async def spend(self, token_hash: bytes, now: float) -> TokenView | None:
         """The one-time token of this hash, used up by this very call; None when it is none or was used before."""
         alive = or_(tokens.c.expires_at == 0, tokens.c.expires_at > now)
