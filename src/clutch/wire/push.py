@@ -322,3 +322,12 @@ class SweepUploads(Asked, frozen=True):
 
 class Swept(msgspec.Struct, frozen=True):
     count: int
+
+
+# -- before a member's command ------------------------------------------------------------------------------------
+
+BOOT_CLUSTER = 117
+"""Exit code of ``clutch.runtime.boot`` when the cluster failed it: no master answered, code did not arrive, peers did
+not come, this incarnation is over. Not the user's failure."""
+BOOT_REFUSED = 118
+"""Exit code of ``clutch.runtime.boot`` for what trying again will not mend: an archive that is not safe to unpack."""

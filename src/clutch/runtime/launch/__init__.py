@@ -1,0 +1,1 @@
+"""What comes after the rendezvous: the command of a member, started one way or another."""
