@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Unpack
 
 from clutch.sdk import calls
-from clutch.sdk.output import Filters, Follower, next_page, output_query, parse_page
+from clutch.sdk.output import Filters, Follower, first_page, next_page, output_query, parse_page
 from clutch.sdk.task import LOOK_FIRST_S, LOOK_MAX_S
 from clutch.wire.api import TaskDetail, WhyTask
 from clutch.wire.errors import TimedOut, Unavailable
@@ -61,13 +61,18 @@ class AsyncTask:
             async for line in self.follow(Follower(query)):
                 yield line
             return
+        query, last = first_page(query), list[OutputLine]()
         while True:
             page = await self.client.perform(calls.read_output(query))
-            for line in page.lines:
+            if query.tail:
+                last[:0] = page.lines  # the end comes first
+            for line in () if query.tail else page.lines:
                 yield line
             if not page.more:
-                return
+                break
             query = next_page(query, page)
+        for line in last:
+            yield line
 
     async def follow(self, follower: Follower) -> AsyncIterator[OutputLine]:
         """Lines as they come, from where a follower stands; see ``Task.follow``."""

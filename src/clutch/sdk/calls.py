@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from clutch.wire.api import (
     TaskDetail,
     WhyTask,
 )
-from clutch.wire.output import OutputPage, OutputQuery
+from clutch.wire.output import OutputLine, OutputPage, OutputQuery
 from clutch.wire.specs import PoolSpec
 from clutch.wire.views import NodeView, TaskView
 
@@ -78,6 +79,22 @@ def follow_output(query: OutputQuery) -> Call[None]:
     return Call(method="GET", path=path("tasks", query.task, "output"), query=pairs(fields), repeatable=True)
 
 
+def raw_output(line: OutputLine, stop: int) -> Call[None]:
+    """The exact bytes of a stream, from the beginning of a line to an offset. Read as it comes."""
+    fields = {
+        "role": line.member.role, "rank": line.member.rank, "epoch": line.fence.epoch,
+        "incarnation": line.fence.incarnation, "stream": line.stream, "start": line.start, "stop": stop,
+    }  # fmt: skip
+    return Call(
+        method="GET", path=path("tasks", line.member.task, "output", "raw"), query=pairs(fields), repeatable=True
+    )
+
+
+def raw_stream(task: str, fields: Mapping[str, Any]) -> Call[None]:
+    """The exact bytes of one stream of a member: ``role``, ``rank``, ``epoch``, ``incarnation``, ``stream``."""
+    return Call(method="GET", path=path("tasks", task, "output", "raw"), query=pairs(fields), repeatable=True)
+
+
 def output_fields(query: OutputQuery) -> dict[str, Any]:
     """The fields of a query that differ from their defaults, but for the task, which is in the path."""
     plain = OutputQuery(task=query.task)
@@ -118,8 +135,12 @@ def list_pools() -> Call[Page[PoolDetail]]:
     return get(("pools",), Page[PoolDetail])
 
 
-def put_pool(pool: PoolSpec) -> Call[None]:
-    return put(("pools", pool.name), None, pool)  # type: ignore[arg-type]  # no answer
+def get_pool(pool: str) -> Call[PoolDetail]:
+    return get(("pools", pool), PoolDetail)
+
+
+def put_pool(pool: PoolSpec) -> Call[PoolDetail]:
+    return put(("pools", pool.name), PoolDetail, pool)
 
 
 # -- events, code, master -----------------------------------------------------------------------------------------

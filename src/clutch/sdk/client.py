@@ -97,8 +97,16 @@ class Client:
                 self._pause(attempts, STATUSES[status], rebuild(status, answer, call))
 
     def lines(self, call: Call[Any], *, silence_s: float = SILENCE_S) -> Iterator[bytes]:
-        """The lines of a streamed answer as they come, empty ones too. Ends when the master ends it; ``Unavailable``
-        when it breaks, and then the caller asks again from where it was."""
+        """The lines of a streamed answer as they come, empty ones too; one that broke off is not given, because it
+        comes again. Ends when the master ends it; ``Unavailable`` when it breaks, and then the caller asks again from
+        where it was."""
+        rest = b""
+        for piece in self.pieces(call, silence_s=silence_s):
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from whole
+
+    def pieces(self, call: Call[Any], *, silence_s: float = SILENCE_S) -> Iterator[bytes]:
+        """The bytes of a streamed answer as they come."""
         attempts = self._attempts(call)
         while True:
             address = self.addresses[attempts.index]
@@ -108,7 +116,7 @@ class Client:
                         self._current = attempts.index
                         if response.status >= 400:
                             raise rebuild(response.status, response.read(), call)
-                        yield from _whole_lines(response, str(address))
+                        yield from _pieces(response, str(address))
                         return
                     error: ClutchError = rebuild(response.status, response.read(), call)
                     mishap = STATUSES[response.status]
@@ -183,10 +191,9 @@ class Client:
         return self.items(calls.list_tasks(**filters))
 
 
-def _whole_lines(response: HTTPResponse, where: str) -> Iterator[bytes]:
-    """Lines of an answer; one that broke off is not given, because it comes again. Read piece by piece: reading by
-    lines would take a connection that broke between two pieces for the end."""
-    rest = b""
+def _pieces(response: HTTPResponse, where: str) -> Iterator[bytes]:
+    """What an answer brings. Not read by lines: ``readline`` takes a connection that broke between two chunks for the
+    end of the answer."""
     while True:
         try:
             piece = response.read1(PIECE_BYTES)
@@ -194,5 +201,4 @@ def _whole_lines(response: HTTPResponse, where: str) -> Iterator[bytes]:
             raise explain(Mishap.BROKEN, str(error) or type(error).__name__, where) from error
         if not piece:
             return
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from whole
+        yield piece

@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from clutch.wire.ids import TaskId
-from clutch.wire.output import OutputLine, OutputPage, OutputQuery
+from clutch.wire.output import PAGE_MAX_LINES, OutputLine, OutputPage, OutputQuery
 
 
 class Filters(TypedDict, total=False):
@@ -36,6 +36,11 @@ class Filters(TypedDict, total=False):
 
 def output_query(task: str, **filters: Unpack[Filters]) -> OutputQuery:
     return msgspec.convert({**filters, "task": TaskId(task)}, OutputQuery)
+
+
+def first_page(query: OutputQuery) -> OutputQuery:
+    """The query for the first page of what is there now. Of the last lines as many as can be come in one page."""
+    return msgspec.structs.replace(query, limit=min(query.tail, PAGE_MAX_LINES)) if query.tail else query
 
 
 def next_page(query: OutputQuery, page: OutputPage) -> OutputQuery:

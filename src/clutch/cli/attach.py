@@ -1,0 +1,169 @@
+"""Staying with a task: its lines here as they come, Ctrl-C as a question, its exit code as ours.
+
+An interrupt is taken only while nothing is half done: between two lines it is raised at once, inside one it waits for
+its end. So whatever the answer is, the output goes on exactly where it was.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+
+from clutch.cli.printing import Lines, write
+from clutch.sdk.output import Follower, output_query
+from clutch.wire.errors import ClutchError, IllegalMove
+
+if TYPE_CHECKING:
+    from clutch.sdk.task import Task
+    from clutch.wire.api import TaskDetail
+
+SIGNALLED = 128
+QUESTION = "\n[d]etach and let it run, [c]ancel it, [k]ill it, or Enter to go on? "
+
+
+class Wish(StrEnum):
+    GO_ON = ""
+    DETACH = "d"
+    CANCEL = "c"
+    KILL = "k"
+
+
+class Interrupted(Exception):
+    """Somebody pressed Ctrl-C, or asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Interrupts:
+    """Signals as exceptions, at points where they do no harm."""
+
+    def __init__(self) -> None:
+        self._armed = False
+        self._pending = 0
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """While this lasts, SIGINT and SIGTERM are ours."""
+        before = {number: signal.signal(number, self._came) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """Inside, a signal is raised as ``Interrupted``; what came before is raised at once."""
+        self._armed = True
+        try:
+            self._raise()
+            yield
+        finally:
+            self._armed = False
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        self._pending = number
+        if self._armed:
+            self._raise()
+
+    def _raise(self) -> None:
+        number, self._pending = self._pending, 0
+        if number:
+            self._armed = False
+            raise Interrupted(number)
+
+
+class Attached:
+    """This terminal and one task."""
+
+    def __init__(self, task: Task, lines: Lines, ask: Callable[[], Wish] | None) -> None:
+        self.task = task
+        self.lines = lines
+        self.ask = ask
+        """Asks its user; None where nobody can answer: then an interrupt cancels."""
+        self.follower = Follower(output_query(task.id))
+        self.interrupts = Interrupts()
+        self.cancelled = False
+
+    def stay(self) -> int | None:
+        """The task's exit code once it has ended and all it printed was shown; None if its user detached."""
+        with self.interrupts.handled():
+            while True:
+                try:
+                    self._show()
+                    with self.interrupts.armed():
+                        return exit_code(self.task.detail())
+                except Interrupted as interrupt:
+                    wish = self._asked(interrupt)
+                    if wish is Wish.DETACH:
+                        return None
+                    self._do(wish)
+
+    def _show(self) -> None:
+        lines = self.task.follow(self.follower)
+        while True:
+            with self.interrupts.armed():
+                line = next(lines, None)
+            if line is None:
+                return
+            write(line, self.lines)
+            self.follower.passed(line)
+
+    def _asked(self, interrupt: Interrupted) -> Wish:
+        """What is wanted. The second Ctrl-C, at the question or after it, cancels; one after that kills."""
+        if self.cancelled:
+            return Wish.KILL
+        if self.ask is None or interrupt.number == signal.SIGTERM:
+            return Wish.CANCEL
+        try:
+            with self.interrupts.armed():
+                return self.ask()
+        except (Interrupted, EOFError):
+            return Wish.CANCEL
+
+    def _do(self, wish: Wish) -> None:
+        try:
+            if wish is Wish.CANCEL:
+                self.cancelled = True
+                typer.echo(f"clutch: {self.task.id} is asked to leave; Ctrl-C again kills it", err=True)
+                self.task.stop()
+            elif wish is Wish.KILL:
+                typer.echo(f"clutch: {self.task.id} is being killed", err=True)
+                self.task.kill()
+        except IllegalMove:
+            return  # it has ended meanwhile
+        except ClutchError as error:
+            typer.echo(f"clutch: {error}", err=True)
+
+
+def ask_terminal() -> Wish:
+    """The question, on the terminal itself."""
+    while True:
+        sys.stderr.write(QUESTION)
+        sys.stderr.flush()
+        said = sys.stdin.readline()
+        if not said:
+            raise EOFError
+        word = said.strip().lower()[:1]
+        if word in tuple(Wish):
+            return Wish(word)
+
+
+def exit_code(detail: TaskDetail) -> int:
+    """A task's exit code as a shell gives it: 128 and the signal for what a signal ended."""
+    code = detail.exit_code
+    if code is None:
+        task = detail.task
+        words = task.detail or task.reason or task.state
+        typer.echo(f"clutch: {task.key} ended without an exit code: {words}", err=True)
+        return 1
+    return SIGNALLED - code if code < 0 else code

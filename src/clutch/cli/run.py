@@ -1,0 +1,109 @@
+"""``clutch run``: a command on the cluster, as if it ran here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clutch.cli.where import connect
+
+if TYPE_CHECKING:
+    from clutch.sdk.client import Client
+    from clutch.sdk.wish import Wish
+
+app = typer.Typer(rich_markup_mode=None)
+STREAM_PATIENCE_S = 30.0
+SAID_AFTER_S = 1.0
+"""An upload that takes longer than this says how far it is."""
+
+
+@app.command("run", context_settings={"allow_interspersed_args": False})
+def run(
+    context: typer.Context,
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, behind '--'.")],
+    slots: Annotated[int, typer.Option("--slots", "-s", min=0, help="Devices for each member.")] = 0,
+    kind: Annotated[str, typer.Option("--kind", help="Kind of device: cuda, rocm, cpu or artificial.")] = "cuda",
+    cpus: Annotated[float, typer.Option("--cpus", min=0, help="CPUs for each member.")] = 0.0,
+    memory: Annotated[str, typer.Option("--memory", "-m", help="Memory for each member: 512M, 16GiB.")] = "0",
+    count: Annotated[int, typer.Option("--count", "-c", min=1, help="So many members, started together.")] = 1,
+    pool: Annotated[str, typer.Option("--pool", help="Where it runs.")] = "default",
+    name: Annotated[str, typer.Option("--name", "-n", help="What to call it.")] = "",
+    workspace: Annotated[str, typer.Option("--workspace", "-w", help="Whose it is.")] = "default",
+    project: Annotated[str, typer.Option("--project", help="What it belongs to.")] = "",
+    priority: Annotated[int, typer.Option("--priority", min=1, max=99, help="1 is the most important.")] = 42,
+    env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
+    secret: Annotated[list[str] | None, typer.Option("--secret", help="NAME, or NAME=VARIABLE.")] = None,
+    image: Annotated[str, typer.Option("--image", help="Container image to run in.")] = "",
+    mount: Annotated[list[str] | None, typer.Option("--mount", help="/of/node:/inside, with :rw to write.")] = None,
+    expose: Annotated[list[int] | None, typer.Option("--expose", min=0, max=65535, help="Port for the proxy.")] = None,
+    max_restarts: Annotated[int, typer.Option("--max-restarts", min=0, help="Failures that are forgiven.")] = 0,
+    on_node_lost: Annotated[str, typer.Option("--on-node-lost", help="wait for the node, or restart.")] = "wait",
+    leave_within: Annotated[float, typer.Option("--leave-within", min=0, help="Seconds to save itself.")] = 30.0,
+    preemptible: Annotated[bool, typer.Option("--preemptible/--keep", help="May it be asked to leave?")] = True,
+    exclude: Annotated[list[str] | None, typer.Option("--exclude", help="Not on this node.")] = None,
+    code: Annotated[Path, typer.Option("--code", help="The folder it runs in a copy of.")] = Path(),
+    no_code: Annotated[bool, typer.Option("--no-code", help="Run it in an empty folder.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Only submit it and print its id.")] = False,
+) -> None:
+    """Run a command on the cluster and show what it prints, as if it ran here.
+
+    The working directory is uploaded but for what .clutchignore names. The exit code is the command's own.
+    """
+    from clutch.sdk.wish import parse_variable
+
+    wish: Wish = {
+        "slots": slots, "kind": kind, "cpus": cpus, "memory": memory, "count": count, "pool": pool, "name": name,
+        "workspace": workspace, "project": project, "priority": priority, "secrets": secret or (), "image": image,
+        "environment": dict(parse_variable(text) for text in env or ()), "mounts": mount or (), "ports": expose or (),
+        "max_restarts": max_restarts, "on_node_lost": on_node_lost, "leave_within_s": leave_within,
+        "preemptible": preemptible, "excluded_nodes": exclude or (),
+    }  # fmt: skip
+    with connect(context) as client:
+        digest = "" if no_code else upload(client, code)
+        raise typer.Exit(submit_and_stay(client, command, digest, wish, detach=detach))
+
+
+def upload(client: Client, folder: Path) -> str:
+    """The digest of a folder that the cluster has; says on the terminal what takes long or is left out."""
+    from clutch.sdk.code import human_size, pack
+
+    began = time.monotonic()
+    loud = sys.stderr.isatty()
+
+    def tell(done: int, total: int) -> None:
+        if loud and time.monotonic() - began > SAID_AFTER_S:
+            end = "\n" if done == total else ""
+            sys.stderr.write(f"\rclutch: uploading {human_size(done)} of {human_size(total)}   {end}")
+            sys.stderr.flush()
+
+    with pack(folder) as packed:
+        for left_out in packed.contents.left_out:
+            typer.echo(f"clutch: not uploaded: {left_out}", err=True)
+        return client.upload_packed(packed, progress=tell)
+
+
+def submit_and_stay(client: Client, command: list[str], digest: str, wish: Wish, *, detach: bool) -> int:
+    """Its exit code; 0 once it is submitted, when nobody stays."""
+    import secrets
+
+    from clutch.sdk.wish import submission
+
+    task = client.submit(submission(command, digest, secrets.token_hex(16), wish))
+    if detach:
+        typer.echo(task.id)
+        return 0
+    if sys.stderr.isatty():
+        typer.echo(f"clutch: task {task.id}", err=True)
+    from clutch.cli.attach import Attached, ask_terminal
+    from clutch.cli.printing import Lines
+
+    client.patience_s = STREAM_PATIENCE_S
+    ask = ask_terminal if sys.stdin.isatty() and sys.stderr.isatty() else None
+    code = Attached(task, Lines(labels=wish.get("count", 1) > 1), ask).stay()
+    if code is None:
+        typer.echo(f"clutch: {task.id} goes on; 'clutch logs -f {task.id}' shows it again", err=True)
+    return code or 0
