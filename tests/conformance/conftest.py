@@ -12,6 +12,7 @@ pytest.register_assert_rewrite(
     "clutch.testing.journal_suite",
     "clutch.testing.journal_suite_faults",
     "clutch.testing.journal_suite_views",
+    "clutch.testing.machines_suite",
     "clutch.testing.names_suite",
     "clutch.testing.transports_suite",
 )

@@ -107,7 +107,7 @@ class Provisioner:
         index = self.loop.state.index
         try:
             async with asyncio.timeout(self.settings.list_s):
-                found = await machines.list()
+                found = await machines.listing()
         except TimeoutError:
             self.errors[pool] = TimedOut(f"no answer within {self.settings.list_s:g} s", object=f"machines of {pool}")
             return

@@ -6,8 +6,8 @@ The rules the suite tries to break:
   is one machine of that name. Its agent may report before ``launch`` returns.
 - ``terminate`` is idempotent, and final: a launch of the same machine that comes later, perhaps from a master that was
   asleep, makes nothing and is ``Conflict``. A machine that was never launched is terminated by saying so.
-- ``list`` says what exists really, whoever made it and wherever that process is now. What is terminated is not listed;
-  what has died by itself is listed as not running, or not at all.
+- ``listing`` says what exists really, whoever made it and wherever that process is now. What is terminated is not
+  listed; what has died by itself is listed as not running, or not at all.
 - Machines live on when the process that launched them ends, however it ends.
 - Errors are of ``clutch.wire.errors``. A user's error (a template that cannot work) is not tried again; others are.
 """
@@ -24,7 +24,7 @@ class Machines(Protocol):
     """One pool's provider. The template, the cluster's name and the way to the master were given when it was opened."""
 
     lag_s: float
-    """For so long after a launch, ``list`` may not show the machine yet."""
+    """For so long after a launch, ``listing`` may not show the machine yet."""
 
     async def launch(self, order: Order) -> Instance:
         """The machine of this order, started if it is not there yet."""
@@ -34,7 +34,7 @@ class Machines(Protocol):
         """Gone when this returns, with everything on it."""
         ...
 
-    async def list(self) -> list[Instance]:
+    async def listing(self) -> list[Instance]:
         """Every machine of this provider, of this cluster or another."""
         ...
 

@@ -63,7 +63,7 @@ class MemoryMachines:
     async def terminate(self, order: Order) -> None:
         self.provider.end(order.machine)
 
-    async def list(self) -> list[Instance]:
+    async def listing(self) -> list[Instance]:
         return list(self.provider.instances.values())
 
     async def close(self) -> None:

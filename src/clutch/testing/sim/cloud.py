@@ -121,7 +121,7 @@ class SimMachines(MemoryMachines):
         await super().terminate(order)
         await asyncio.sleep(cloud.chance.uniform(0.01, 0.5))
 
-    async def list(self) -> list[Instance]:
+    async def listing(self) -> list[Instance]:
         await asyncio.sleep(self.cloud.chance.uniform(0.05, 0.5))
         return self.cloud.listed()
 

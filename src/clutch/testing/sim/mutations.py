@@ -185,7 +185,7 @@ class BelievesLateListings(Provisioner):
     """Holds a listing against what was launched after it was taken, and forgets that listings lag."""
 
     async def look(self, pool: PoolName, machines: Machines) -> None:
-        found = await machines.list()
+        found = await machines.listing()
         await asyncio.sleep(0.5)
         ours = tuple(instance for instance in found if instance.cluster == self.settings.cluster)
         now = self.loop.state.index
