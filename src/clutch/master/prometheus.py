@@ -67,8 +67,8 @@ class Scrape:
         for pool in state.pools:
             for known in NodeState:
                 nodes.labels(pool, known).set(0)
-        for (pool, name), number in Count((n.pool, n.state) for n in state.nodes.values()).items():
-            nodes.labels(pool, name).set(number)
+        for (pool, stands), number in Count((n.pool, str(n.state)) for n in state.nodes.values()).items():
+            nodes.labels(pool, stands).set(number)
         kinds = Count((n.pool, slot.kind) for n in state.nodes.values() for slot in n.capacity.slots)
         for (pool, kind), number in kinds.items():
             slots.labels(pool, kind).set(number)
@@ -80,7 +80,7 @@ class Scrape:
             for alive in TaskState:
                 if alive is not TaskState.ENDED:
                     tasks.labels(pool, alive).set(0)
-        for (pool, stands), number in Count((t.spec.pool, t.state) for t in state.tasks.values()).items():
+        for (pool, stands), number in Count((t.spec.pool, str(t.state)) for t in state.tasks.values()).items():
             tasks.labels(pool, stands).set(number)
         waiting = self._gauge("queue_length", "Requests that wait for room, by pool.", "pool")
         for pool in state.pools:

@@ -41,6 +41,8 @@ class Reasons:
         return self._left
 
     def of(self, request: Request) -> Reason:
+        if not self.snapshot.empty.desks:
+            return WaitCode.NO_NODES, f"pool {self.snapshot.pool.name} has no node", ()
         demand = Demand(request)
         too_big = self._too_big(demand)
         if too_big:

@@ -28,7 +28,7 @@ BODY_MAX_BYTES = 8 * 2**20
 
 OTHERS = (
     "access", "users", "groups", "workspaces", "tokens", "secrets", "audit", "usage", "quotas", "login", "enrol",
-    "agents", "push", "names", "blobs", "metrics", "proxy", "authority",
+    "agents", "authority", "push", "metrics", "proxy",
 )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
     traffic.watch(services.loop)
     with warnings.catch_warnings():
         # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody)
-        warnings.simplefilter("ignore", LitestarDeprecationWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
         app = App(
             route_handlers=all_routes() if routes is None else routes,
             guards=[make_guard(services.access)],

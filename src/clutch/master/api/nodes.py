@@ -10,7 +10,7 @@ from litestar.params import Parameter
 from clutch.core.checks import NAME
 from clutch.core.projection import node_view
 from clutch.master.access.caller import Caller
-from clutch.master.api.paging import After, Limit, Word, check_cursor, paged, words
+from clutch.master.api.paging import After, Limit, StateWord, Word, check_cursor, paged, words
 from clutch.master.details import members_on
 from clutch.master.services import Services
 from clutch.wire import events as e
@@ -29,10 +29,10 @@ Name = Annotated[str, Parameter(max_length=128, description="The node's name, or
 
 @get(NODES, operation_id="list_nodes", tags=["nodes"], opt={"needs": Needs.USER})
 async def list_nodes(
-    services: Services, pool: Word = "", state: Word = "", limit: Limit = 100, after: After = ""
+    services: Services, pool: Word = "", states: StateWord = "", limit: Limit = 100, after: After = ""
 ) -> Page[NodeView]:
     """Nodes by name."""
-    given = {"pool": words(pool, "pool"), "state": words(state, "state")}
+    given = {"pool": words(pool, "pool"), "state": words(states, "state")}
     where = {column: value for column, value in given.items() if value}
     found = await services.journal.page(NodeView.table, where, "key", check_cursor(after), limit + 1)
     return paged(cast(list[NodeView], found), limit, lambda view: view.key)

@@ -32,7 +32,7 @@ CURSOR_MAX = 100_000
 Number = Annotated[int, Parameter(ge=0, le=NUMBER_MAX)]
 Count = Annotated[int, Parameter(ge=0, le=PAGE_MAX_LINES)]
 Offset = Annotated[int, Parameter(ge=0, le=OFFSET_MAX)]
-Numbers = Annotated[list[int], Parameter(max_items=MANY, description="Any of these; repeat it.")]
+Numbers = Annotated[list[int] | None, Parameter(max_items=MANY, description="Any of these; repeat it.")]
 Pattern = Annotated[str, Parameter(max_length=PATTERN_MAX)]
 Moment = Annotated[float | None, Parameter(ge=0, le=2.0**40, description="Seconds since 1970.")]
 Cursor = Annotated[str, Parameter(max_length=CURSOR_MAX)]
@@ -40,15 +40,20 @@ Role = Annotated[str, Parameter(max_length=128)]
 
 
 async def give_streams(
-    role: Role = "", ranks: Numbers = [], epochs: Numbers = [], streams: list[Stream] = []  # noqa: B006
-) -> dict[str, Any]:  # fmt: skip
+    role: Role = "", ranks: Numbers = None, epochs: Numbers = None, streams: list[Stream] | None = None
+) -> dict[str, Any]:
     """Whose lines."""
     for path, numbers in (("ranks", ranks), ("epochs", epochs)):
-        if any(not 0 <= number <= NUMBER_MAX for number in numbers):
+        if any(not 0 <= number <= NUMBER_MAX for number in numbers or ()):
             raise BadRequest("there is no such number", object="output", path=path)
     if role and not NAME.fullmatch(role):
         raise BadRequest("it is not a role's name", object="output", path="role")
-    return {"role": role, "ranks": tuple(ranks), "epochs": tuple(epochs), "streams": tuple(streams)}
+    return {
+        "role": role,
+        "ranks": tuple(ranks or ()),
+        "epochs": tuple(epochs or ()),
+        "streams": tuple(streams or ()),
+    }
 
 
 async def give_match(

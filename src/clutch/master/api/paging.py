@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
-from litestar.params import Parameter
+from litestar.params import Parameter, QueryParameter
 
 from clutch.core.checks import NAME
 from clutch.wire.api import PAGE_MAX, Page
@@ -16,6 +16,8 @@ CURSOR_MAX = 400
 
 Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX, description="At most so many; 100 unless told.")]
 After = Annotated[str, Parameter(max_length=CURSOR_MAX, description="The cursor `next` of the page before.")]
+StateWord = Annotated[str, QueryParameter(name="state", max_length=128, description="Only in these states.")]
+"""``state`` means something else to litestar, so the parameter is called otherwise."""
 Word = Annotated[str, Parameter(max_length=128, description="Only with this; several are joined by commas.")]
 
 

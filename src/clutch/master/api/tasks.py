@@ -13,7 +13,7 @@ from litestar.params import Parameter
 
 from clutch.master.access.caller import Caller
 from clutch.master.api.code import share_code
-from clutch.master.api.paging import After, Limit, Word, check_cursor, paged, words
+from clutch.master.api.paging import After, Limit, StateWord, Word, check_cursor, paged, words
 from clutch.master.details import member_detail, use_of, waiting_of
 from clutch.master.finding import find_task
 from clutch.master.history import History
@@ -105,10 +105,10 @@ async def give_window(limit: Limit = 100, after: After = "", order: Order = "-su
 
 
 async def give_filters(
-    state: Word = "", owner: Word = "", pool: Word = "", kind: Word = "", project: Word = "", name: Word = ""
+    states: StateWord = "", owner: Word = "", pool: Word = "", kind: Word = "", project: Word = "", name: Word = ""
 ) -> dict[str, tuple[str, ...]]:
     """What the tasks of a list must match, by column."""
-    given = {"state": state, "owner": owner, "pool": pool, "kind": kind, "project": project, "name": name}
+    given = {"state": states, "owner": owner, "pool": pool, "kind": kind, "project": project, "name": name}
     return {column: words(value, column) for column, value in given.items() if value}
 
 
