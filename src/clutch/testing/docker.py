@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clutch.backends.containers import proc
 from clutch.backends.containers.docker_http import Engine, EngineGone, Refused
 
 ADDRESS_VARIABLE = "DOCKER_HOST"
@@ -63,8 +64,7 @@ class DockerEngine:
 
     def start(self) -> None:
         """Returns when it answers."""
-        for leftover in (self.socket, self.folder / "docker.pid"):
-            leftover.unlink(missing_ok=True)
+        self._clear_leftovers()
         places = {"data-root": "data", "exec-root": "exec", "pidfile": "docker.pid"}
         words = [word for name, place in places.items() for word in (f"--{name}", str(self.folder / place))]
         quiet = ("--host", f"unix://{self.socket}", "--iptables=false", "--bridge=none")
@@ -86,6 +86,13 @@ class DockerEngine:
                 raise RuntimeError(f"dockerd did not start:\n{self.output()[-4000:]}")
             time.sleep(0.02)
 
+    def _clear_leftovers(self) -> None:
+        """A killed engine's pid files. It would take its dead containerd for alive where nobody waits for orphans."""
+        self.socket.unlink(missing_ok=True)
+        for path in (self.folder / "docker.pid", self.folder / "exec" / "containerd" / "containerd.pid"):
+            if path.exists() and not proc.alive([int(path.read_text())]):
+                path.unlink()
+
     def answers(self) -> bool:
         try:
             Engine(str(self.socket)).ask("GET", "/version", None, 5.0)
@@ -101,8 +108,13 @@ class DockerEngine:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """The engine alone is gone at once; what runs the containers goes on."""
+        """The engine is gone at once, and its containerd with it; the containers go on."""
         self._end(signal.SIGKILL)
+        deadline = time.monotonic() + _STOP_S
+        while any(proc.name(pid) == "containerd" for pid in proc.alive(self._helpers())):
+            if time.monotonic() > deadline:
+                raise RuntimeError("containerd outlives its engine")
+            time.sleep(0.01)
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -123,7 +135,7 @@ class DockerEngine:
     def _end_containerd(self) -> None:
         """An engine that was killed leaves its helpers behind; each has our folder in its command line."""
         deadline = time.monotonic() + _STOP_S
-        while helpers := self._helpers():
+        while helpers := proc.alive(self._helpers()):
             for pid in helpers:
                 try:
                     os.kill(pid, signal.SIGKILL)

@@ -40,7 +40,7 @@ LOCK, STARTED, DOING = "lock", "started", "doing"
 SIGNAL_MAX = 64
 ANSWERS_WITHIN_S = 2.0
 ENGINE_TIMEOUT_S = 30.0
-KEEPER_AGAIN_S = 1.0
+KEEPER_AGAIN_S = 0.5
 NO_CONNECTION = 900
 """What aiodocker calls the status of an answer that never came."""
 SOCKET = Path("/var/run/docker.sock")

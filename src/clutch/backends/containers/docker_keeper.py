@@ -436,21 +436,18 @@ class Keeper:
         self.waiter = self.engine.open("POST", f"/containers/{self.container}/wait?condition=not-running")
 
     def _move_output(self, stream: Stream) -> None:
-        batch: list[tuple[int, bytes]] = []
+        batch: list[tuple[int, list[bytes]]] = []
         for number, payload in self.frames.add(stream.read()):
             data = payload
             if self.position is not None:
                 data = self.position.new(number, payload, self.last_at)
             if number == self.tools.STDERR and self.spool.offsets[number] < HEAD_BYTES:
                 self.stderr_head += data[:HEAD_BYTES]
-            if self.position is not None:
-                self._spool(number, data)  # at once: what is new next depends on it
-            elif batch and batch[-1][0] == number:
-                batch[-1] = (number, batch[-1][1] + data)
-            else:
-                batch.append((number, data))
-        for number, data in batch:
-            self._spool(number, data)
+            if not batch or batch[-1][0] != number:
+                batch.append((number, []))
+            batch[-1][1].append(data)
+        for number, pieces in batch:
+            self._spool(number, b"".join(pieces))
         if self.position is not None and self.position.changed:
             self.head, self.position.changed = self.position.head, False
             self._remember()

@@ -2,8 +2,9 @@
 
 While a keeper lives it reads a container's output as it is written (*attach*). After a break, its own or the engine's,
 it reads the engine's log, which begins with bytes the spool already has. Both are the same bytes, so an offset in one
-is an offset in the other, with two exceptions that are handled here: an engine that was killed lost what it had not
-yet written to its log though it had handed it out, and a log that outgrew its cap has lost its beginning.
+is an offset in the other, with three exceptions that are handled here: an engine that was killed lost what it had not
+yet written to its log though it had handed it out; a log that outgrew its cap has lost its beginning; and a log gives
+back a line of more than 16 KiB in parts, without the newline that ended it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import time
 FRAME_HEADER = 8
 STAMP_BYTES = 30
 """``2026-11-15T11:40:27.493579018Z``: always as long, so that stamps compare as text."""
+PART_BYTES = 16 * 1024
+"""Longer lines come in parts of exactly this size and a shorter last one."""
 Stamp = str
 
 
@@ -35,11 +38,6 @@ class Frames:
             position = end
         del self._data[:position]
         return found
-
-
-def message(payload: bytes) -> tuple[Stamp, bytes]:
-    """A log message with its stamp. The newline that ends a line of exactly 16 KiB comes as an empty message."""
-    return payload[:STAMP_BYTES].decode("latin-1"), payload[STAMP_BYTES + 1 :] or b"\n"
 
 
 def stamp(at: float) -> Stamp:
@@ -65,21 +63,22 @@ class Break:
 
 
 class LogPosition:
-    """One pass over a log from its beginning. ``have`` is how far the spool is in each stream, kept up by its owner."""
+    """One pass over a log from its beginning. ``have`` is how far the spool is in each stream when it begins."""
 
     def __init__(self, have: dict[int, int], head: Stamp, breaks: list[Break]) -> None:
         self.head = head
         self.breaks = breaks
         self.changed = False
         """Whether ``head`` or ``breaks`` should be written down."""
-        self._have = have
+        self._have = dict(have)
         self._read = dict.fromkeys(have, 0)
+        self._in_parts = dict.fromkeys(have, False)
         self._begun = False
         self._beheaded = False
 
     def new(self, stream: int, payload: bytes, last_at: float) -> bytes:
-        """The part of a message that the spool lacks. ``last_at`` is when the spool was last written."""
-        at, data = message(payload)
+        """The part of a message that is not in the spool. ``last_at`` is when that was last written."""
+        at, data = payload[:STAMP_BYTES].decode("latin-1"), self._whole(stream, payload[STAMP_BYTES + 1 :])
         if not self._begun:
             self._begin(at, last_at)
         place = self._read[stream]
@@ -92,7 +91,21 @@ class LogPosition:
             place += latest.shifts[stream]
         elif self._beheaded:
             return b""  # its place is unknown, but the spool was written after it
-        return data[max(self._have[stream] - place, 0) :]
+        fresh = data[max(self._have[stream] - place, 0) :]
+        self._have[stream] += len(fresh)
+        return fresh
+
+    def _whole(self, stream: int, data: bytes) -> bytes:
+        """A message with its newline. The last part of a long line comes without, as if the stream had ended there; an
+        unterminated long line at the very end of a stream cannot be told from it and gets a newline too."""
+        if data.endswith(b"\n"):
+            self._in_parts[stream] = False
+        elif len(data) == PART_BYTES:
+            self._in_parts[stream] = True
+        elif self._in_parts[stream]:
+            self._in_parts[stream] = False
+            return data + b"\n"
+        return data
 
     def _begin(self, at: Stamp, last_at: float) -> None:
         self._begun = True
