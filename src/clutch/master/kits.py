@@ -24,7 +24,7 @@ TOKEN_VARIABLE, MASTERS_VARIABLE = "CLUTCH_TOKEN", "CLUTCH_MASTERS"
 
 class Kits:
     """``state`` gives the live state at a moment when all of it is durable (``Loop.settled``), ``masters`` the
-    addresses at which members reach the masters."""
+    addresses at which members reach the masters, empty for those that their agent uses."""
 
     def __init__(
         self, access: Access, state: Callable[[], Awaitable[State]], masters: Callable[[], tuple[str, ...]]
@@ -51,12 +51,17 @@ class Kits:
             request.fence,
             environment={
                 **environment,
+                **self._addresses(),
                 TOKEN_VARIABLE: self._access.task_token(request.member, request.fence),
-                MASTERS_VARIABLE: ",".join(self._masters()),
             },
             run_as=run_as,
             registry_auth=registry_auth,
         )
+
+    def _addresses(self) -> dict[str, str]:
+        """Where members find the masters, if that was said; else they find them where their agent does."""
+        masters = self._masters()
+        return {MASTERS_VARIABLE: ",".join(masters)} if masters else {}
 
     @staticmethod
     def _refused(request: KitRequest, why: str) -> Kit:

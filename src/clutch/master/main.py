@@ -1,8 +1,8 @@
 """The master: composed by hand, once, and run until it is told to stop or another master has taken over.
 
 From its first moment it listens, as a standby: its address is known and its health can be asked. When it leads,
-``ready`` is run beside it, and everything else that only a leader may do. Whatever ends one of its parts ends the process: the
-next one starts from the journal.
+``ready`` is run beside it, and everything else that only a leader may do. Whatever ends one of its parts ends the
+process: the next one starts from the journal.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ from clutch.master.loop import Loop, LoopSettings
 from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.monitor import Monitor
 from clutch.master.output.opening import beside, open_output
+from clutch.master.pools import Surroundings, open_pools, read_pools
 from clutch.master.provisioner import Provisioner, ProvisionerSettings
 from clutch.master.proxy.door import Proxy
 from clutch.master.push.service import Push
 from clutch.master.server import HttpServer, listen
 from clutch.master.services import Services
 from clutch.master.settings import MasterSettings
+from clutch.master.tls import AUTHORITY_FILE, TLS_FOLDER
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict
 from clutch.wire.ids import PoolName, TaskId
@@ -106,7 +108,7 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
         pool = PoolSpec(name=PoolName("default"), node_lost_after_s=services.settings.node_lost_after_s)
         await loop.ask(e.PutPool(cause="master:first start", pool=pool))
     log.info("serving", url=server.url, term=loop.state.term, index=loop.state.index, first_start=first)
-    provisioner = Provisioner(loop, {}, ProvisionerSettings(cluster=services.settings.cluster))
+    provisioner = await _provisioner(services, server.url)
     async with asyncio.TaskGroup() as group:
         group.create_task(Performer(loop, services.journal, provisioner.effects()).run())
         group.create_task(provisioner.run())
@@ -114,6 +116,23 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
         group.create_task(services.usage.run(loop.serving))
         if ready is not None:
             await ready(Running(services, server.url, server.app))
+
+
+async def _provisioner(services: Services, url: str) -> Provisioner:
+    """The pools that are written down, put; and where their machines come from."""
+    settings = services.settings
+    written = read_pools(Path(settings.pools_file)) if settings.pools_file else {}
+    for one in written.values():
+        await services.loop.ask(e.PutPool(cause="master:pools file", pool=one.pool))
+    authority = settings.data / TLS_FOLDER / AUTHORITY_FILE
+    around = Surroundings(
+        cluster=settings.cluster,
+        data=settings.data,
+        url=settings.url or url,
+        ca_file=authority if await asyncio.to_thread(authority.exists) else None,
+    )
+    pools = await open_pools(written, around, services.access)
+    return Provisioner(services.loop, pools, ProvisionerSettings(cluster=settings.cluster))
 
 
 @asynccontextmanager
