@@ -107,7 +107,15 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
     if not loop.state.pools:
         pool = PoolSpec(name=PoolName("default"), node_lost_after_s=services.settings.node_lost_after_s)
         await loop.ask(e.PutPool(cause="master:first start", pool=pool))
-    log.info("serving", url=server.url, term=loop.state.term, index=loop.state.index, first_start=first)
+    token_file = await services.access.local_token()
+    log.info(
+        "serving",
+        url=server.url,
+        administrator=str(token_file),
+        term=loop.state.term,
+        index=loop.state.index,
+        first_start=first,
+    )
     provisioner = await _provisioner(services, server.url)
     async with asyncio.TaskGroup() as group:
         group.create_task(Performer(loop, services.journal, provisioner.effects()).run())
