@@ -11,7 +11,7 @@ it, and what nobody measured is not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -92,6 +92,11 @@ class Accumulator:
         """The last day on which all that runs was counted."""
         self._slots: dict[tuple[NodeId, int], Account] = {}
         self._sampled_at: dict[NodeId, float] = {}
+
+    @property
+    def held(self) -> Mapping[Account, int]:
+        """Slots held now, by account; nothing for those that hold none."""
+        return self._open
 
     def load(self, index: int, charged_at: float, tasks: dict[TaskId, OpenTask], holdings: dict[str, Holding]) -> None:
         """Go on from what a store kept."""
@@ -220,7 +225,8 @@ class Accumulator:
             return
         self.holdings[name] = holding
         self._running[holding.task] = self._running.get(holding.task, 0) + 1
-        self._open[task.account] = self._open.get(task.account, 0) + len(holding.slots)
+        if holding.slots:
+            self._open[task.account] = self._open.get(task.account, 0) + len(holding.slots)
         for slot in holding.slots:
             self._slots[holding.node, slot] = task.account
 
@@ -232,9 +238,11 @@ class Accumulator:
         account = self.tasks[holding.task].account
         for day, seconds in split(self.charged_at, at):
             self._charge(day, account).held_s += len(holding.slots) * seconds
-        self._open[account] -= len(holding.slots)
-        if not self._open[account]:
-            del self._open[account]
+        left = self._open.get(account, 0) - len(holding.slots)
+        if left:
+            self._open[account] = left
+        else:
+            self._open.pop(account, None)
         self._running[holding.task] -= 1
         if not self._running[holding.task]:
             del self._running[holding.task]
