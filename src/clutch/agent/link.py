@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
@@ -80,6 +82,7 @@ class Link:
         self._kits: dict[tuple[MemberId, Fence], asyncio.Future[Kit]] = {}
         self._kits_to_ask: dict[tuple[MemberId, Fence], None] = {}
         self._wake = asyncio.Event()
+        self._log = structlog.get_logger("clutch.agent")
 
     # -- what the agent says -------------------------------------------------------------------------------------
 
@@ -130,16 +133,13 @@ class Link:
 
     async def _until_broken(self, master: str, ears: Ears, reach: Reach) -> str:
         """Be connected to this master; why it ended."""
-        reasons: list[str] = []
         try:
-            async with self._connect(master, CONTROL_PATH) as socket, asyncio.TaskGroup() as group:
+            async with self._connect(master, CONTROL_PATH) as socket:
                 ears.connected(master, str((socket.local_address or ("",))[0]))
-                group.create_task(self._hear(socket, ears))
-                group.create_task(self._say(socket))
-                group.create_task(self._keep_bulk(master, reach))
-        except* _BROKEN as broken:
-            reasons += [_words(error) for error in _leaves(broken)]
-        return reasons[0] if reasons else "it was closed"
+                await _together(self._hear(socket, ears), self._say(socket), self._keep_bulk(master, reach))
+        except _BROKEN as broken:
+            return _words(broken)
+        return "it was closed"
 
     def _connect(self, master: str, path: str) -> connect:
         settings = self._settings
@@ -210,8 +210,8 @@ class Link:
             try:
                 async with self._connect(master, BULK_PATH) as socket:
                     await self._bulk(socket, reach)
-            except* _BROKEN:
-                pass
+            except _BROKEN as broken:
+                self._log.debug("bulk is not connected", master=master, reason=_words(broken))
             if time.monotonic() - began > STEADY_AFTER_S:
                 wait_s = WAIT_LEAST_S
             await asyncio.sleep(wait_s * self._chance.uniform(0.5, 1.0))
@@ -221,20 +221,21 @@ class Link:
         async def send(frame: object) -> None:
             await socket.send(self._encode(frame))
 
-        async with asyncio.TaskGroup() as group:
-            tunnels = AgentTunnels(send, reach, group)
-            self._relay.reconnected()
-            try:
-                group.create_task(self._ship(socket))
-                while True:
-                    message = self._frames[1].read(await _receive(socket))
-                    if isinstance(message, OutputCommitted):
-                        self._relay.committed(message)
-                    elif message is not None:
-                        tunnels.heard(message)
-            finally:
-                self._relay.disconnected()
-                tunnels.broke()
+        tunnels = AgentTunnels(send, reach)
+        self._relay.reconnected()
+        try:
+            await _together(self._ship(socket), self._take(socket, tunnels))
+        finally:
+            self._relay.disconnected()
+            await tunnels.close()
+
+    async def _take(self, socket: ClientConnection, tunnels: AgentTunnels) -> None:
+        while True:
+            message = self._frames[1].read(await _receive(socket))
+            if isinstance(message, OutputCommitted):
+                self._relay.committed(message)
+            elif message is not None:
+                tunnels.heard(message)
 
     async def _ship(self, socket: ClientConnection) -> None:
         while True:
@@ -243,16 +244,23 @@ class Link:
                 await socket.send(self._encode(frame))
 
 
+async def _together(*works: Coroutine[Any, Any, None]) -> None:
+    """All of them until the first ends; the others are ended with it. Not a task group: one that fails in the moment
+    in which it is cancelled forgets the cancellation (CPython 3.11), and these fail whenever a link breaks."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
 async def _receive(socket: ClientConnection) -> bytes:
     data = await socket.recv(decode=False)
     return bytes(data)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
 
 
 def _words(error: BaseException) -> str:

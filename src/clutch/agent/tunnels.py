@@ -27,22 +27,26 @@ class Reach(Protocol):
 
 
 class AgentTunnels:
-    def __init__(self, send: Callable[[Any], Awaitable[None]], reach: Reach, group: asyncio.TaskGroup) -> None:
+    def __init__(self, send: Callable[[Any], Awaitable[None]], reach: Reach) -> None:
         self._send = send
         self._reach = reach
-        self._group = group
         self._ends: dict[int, TunnelEnd] = {}
+        self._lives: set[asyncio.Task[None]] = set()
 
     def heard(self, frame: TunnelOpen | TunnelData | TunnelCredit | TunnelClose) -> None:
         if isinstance(frame, TunnelOpen):
-            self._group.create_task(self._life(frame))
+            life = asyncio.create_task(self._life(frame))
+            self._lives.add(life)
+            life.add_done_callback(self._lives.discard)
         elif frame.tunnel in self._ends:
             self._ends[frame.tunnel].heard(frame)
 
-    def broke(self) -> None:
+    async def close(self) -> None:
         """The connection is gone."""
-        for end in self._ends.values():
-            end.broke("the connection to the master is gone")
+        lives = list(self._lives)
+        for life in lives:
+            life.cancel()
+        await asyncio.gather(*lives, return_exceptions=True)
 
     async def _life(self, wish: TunnelOpen) -> None:
         if len(self._ends) >= TUNNELS_MAX:

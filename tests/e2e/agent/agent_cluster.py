@@ -9,11 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
-
-from file_lane import output_of
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
@@ -67,7 +66,7 @@ class Master:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                limit=2**24,
+                limit=2**28,
             )
         self.port = (await self._line())["port"]
 
@@ -112,8 +111,9 @@ class Master:
 
         await until(look, f"task {task} does not run")
 
-    def output(self, task: str, stream: str = "stdout") -> bytes:
-        return output_of(self.folder / "lane", task, stream)
+    async def output(self, task: str, stream: str = "stdout") -> bytes:
+        """All that the store holds of a task's stream, over all its incarnations."""
+        return b64decode(await self.ask("output", task=task, stream=stream))
 
     async def node_is(self, node: str, state: str) -> None:
         async def look() -> bool:

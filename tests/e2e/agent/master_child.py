@@ -12,6 +12,7 @@ import json
 import socket
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -33,21 +34,22 @@ from clutch.core.recorded import Recorded
 from clutch.core.story import tell
 from clutch.master.access.caller import Caller
 from clutch.master.api.agents import ROUTES
+from clutch.master.bulk import OutputFrame
 from clutch.master.link import AgentLinks
 from clutch.master.loop import Loop, LoopSettings
 from clutch.master.monitor import Monitor
+from clutch.master.output.lane import OutputLane
+from clutch.master.output.opening import open_output
 from clutch.master.services import Services
 from clutch.wire import events as e
 from clutch.wire.access import CallerKind
 from clutch.wire.containers import RunAs
 from clutch.wire.errors import ClutchError
 from clutch.wire.ids import MemberId, NodeId, PoolName, TaskId
+from clutch.wire.link import OutputCommitted, OutputPiece
 from clutch.wire.programs import Kit, KitRequest, Program
 from clutch.wire.resources import ARTIFICIAL, Resources
 from clutch.wire.specs import Members, OnNodeLost, PoolSpec, RoleSpec, TaskSpec
-
-sys.path.insert(0, str(Path(__file__).parent))
-from file_lane import FileLane
 
 POOL = PoolName("default")
 
@@ -55,6 +57,21 @@ POOL = PoolName("default")
 class WallClock:
     def now(self) -> float:
         return time.time()
+
+
+class CountingLane:
+    """The real lane, and how many bytes were carried to it."""
+
+    def __init__(self, lane: OutputLane) -> None:
+        self.lane = lane
+        self.carried_bytes = 0
+        self.writes = 0
+        self.opened = lane.opened
+
+    async def write(self, frames: Sequence[OutputFrame]) -> list[OutputCommitted]:
+        self.writes += 1
+        self.carried_bytes += sum(len(frame.data) for frame in frames if isinstance(frame, OutputPiece))
+        return await self.lane.write(frames)
 
 
 class PlainKits:
@@ -95,7 +112,7 @@ def make_app(links: AgentLinks) -> Litestar:
 
 
 class House:
-    def __init__(self, loop: Loop, links: AgentLinks, lane: FileLane, monitor: Monitor) -> None:
+    def __init__(self, loop: Loop, links: AgentLinks, lane: CountingLane, monitor: Monitor) -> None:
         self.loop = loop
         self.links = links
         self.lane = lane
@@ -119,7 +136,7 @@ class House:
             case "cancel":
                 await self.loop.ask(e.Cancel(task=TaskId(wish["task"])))
             case "state":
-                return self.state()
+                return await self.state()
             case "reasons":
                 return [
                     self.monitor.exit_reason(key[0], key[1])
@@ -132,15 +149,20 @@ class House:
                 use = self.monitor.node(NodeId(wish["node"]))
                 return None if use is None else msgspec.to_builtins(use)
             case "lane":
-                return {
-                    "doubled": self.lane.doubled_bytes,
-                    "written": self.lane.written_bytes,
-                    "writes": self.lane.writes,
-                    "open": [f"{c.member.task} {c.fence} {c.stdout}" for c in self.lane.state.values() if not c.done],
-                }
+                return {"carried": self.lane.carried_bytes, "writes": self.lane.writes}
+            case "output":
+                return b64encode(await self.output(**wish)).decode()
             case "echo":
                 return await self.echo(**wish)
         return None
+
+    async def output(self, task: str, stream: str) -> bytes:
+        found = bytearray()
+        for state in await self.lane.lane.store.streams(TaskId(task)):
+            if state.stream == stream:
+                async for data in self.lane.lane.raw(state.member, state.fence, stream, 0, state.committed):
+                    found += data
+        return bytes(found)
 
     async def submit(
         self, task: str, program: dict[str, Any], slots: int = 1, on_lost: str = "restart", leave_s: float = 30.0
@@ -158,8 +180,8 @@ class House:
         )
         return str(await self.loop.ask(e.Submit(task=TaskId(task), spec=spec, key=task)))
 
-    def state(self) -> dict[str, Any]:
-        state = self.loop.state
+    async def state(self) -> dict[str, Any]:
+        state = await self.loop.settled()
         return {
             "term": state.term,
             "nodes": {node: found.state for node, found in state.nodes.items()},
@@ -213,7 +235,12 @@ async def answer(house: House) -> None:
 async def main(folder: Path, port: int) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     journal = await open_journal(f"sqlite:///{folder / 'journal.sqlite'}")
-    lane, monitor = FileLane(folder / "lane"), Monitor()
+    async with open_output(str(folder / "output.db"), lambda task: False) as lane:
+        await serve(folder, port, journal, CountingLane(lane))
+
+
+async def serve(folder: Path, port: int, journal: Any, lane: CountingLane) -> None:
+    monitor = Monitor()
     links = AgentLinks(lane, PlainKits(), monitor, lambda member, fence: 0)
     loop = Loop(journal, WallClock(), links, {}, Random(0), LoopSettings(holder=f"child-{time.time()}", lead_s=1.0))
     links.serve(loop)
