@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from clutch.backends.blobs.memory import MemoryBlobs, MemoryShelf
+from clutch.backends.masters import Masters
 from clutch.backends.names.base import Names, Seen
 from clutch.backends.names.file import FileNames
+from clutch.backends.names.master import MasterNames
 from clutch.backends.names.memory import MemoryNames, NameBoard
 from clutch.testing.names_suite import CHECKS, Check, Ground, next_of
+from clutch.testing.push_master import MovableClock, PushMaster, push_master
 
 
 class MemoryGround:
@@ -54,10 +58,37 @@ class FolderGround:
             await names.close()
 
 
-@pytest.fixture(params=["memory", "file"])
+class MasterGround:
+    """A real master on a real port, its names asked over HTTP; time passes on the master's clock."""
+
+    def __init__(self, master: PushMaster, token: str, clock: MovableClock) -> None:
+        self._master, self._token, self._clock = master, token, clock
+        self._opened: list[MasterNames] = []
+
+    async def open(self) -> Names:
+        names = MasterNames(Masters((self._master.url,), self._token))
+        self._opened.append(names)
+        return names
+
+    async def pass_time(self, seconds: float) -> None:
+        self._clock.pass_time(seconds)
+        await self._master.push.names.tidy()
+
+    async def close(self) -> None:
+        for names in self._opened:
+            await names.close()
+
+
+@pytest.fixture(params=["memory", "file", "master"])
 async def ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ground]:
     if request.param == "memory":
         yield MemoryGround()
+    elif request.param == "master":
+        clock = MovableClock()
+        async with push_master(tmp_path, blobs=MemoryBlobs(MemoryShelf()), monotonic=clock) as master:
+            served = MasterGround(master, (await master.submit("t"))[0], clock)
+            yield served
+            await served.close()
     else:
         folder = FolderGround(tmp_path / "names here")
         yield folder

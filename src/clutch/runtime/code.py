@@ -114,7 +114,7 @@ def _keep_small(folder: Path, newest: Path) -> None:
 # -- unpacking ----------------------------------------------------------------------------------------------------
 
 
-def unpack(archive: Path, target: Path) -> None:
+def unpack(archive: Path, target: Path, *, max_bytes: int = UNPACKED_MAX_BYTES) -> None:
     """Everything of an archive, inside ``target``. ``BadRequest`` names the first entry that does not belong there."""
     links: list[tuple[tarfile.TarInfo, Path]] = []
     size = 0
@@ -122,9 +122,9 @@ def unpack(archive: Path, target: Path) -> None:
         with tarfile.open(archive, "r:*") as opened:
             for number, entry in enumerate(_entries(opened)):
                 size += entry.size
-                if number >= ENTRIES_MAX or size > UNPACKED_MAX_BYTES:
+                if number >= ENTRIES_MAX or size > max_bytes:
                     raise TooLarge(
-                        f"more than {ENTRIES_MAX} entries or {UNPACKED_MAX_BYTES} bytes",
+                        f"more than {ENTRIES_MAX} entries or {max_bytes} bytes",
                         object=f"archive {archive.name}",
                     )
                 place = target / _inside(entry.name)
