@@ -17,7 +17,7 @@ from clutch.testing.cluster import Cluster, until
 from clutch.wire.ids import TaskId
 from clutch.wire.output import OutputQuery
 
-from .counting import expected
+from counting import expected
 
 COUNTING = Path(__file__).with_name("counting.py")
 
@@ -35,7 +35,7 @@ class Work:
         for n in range(count):
             name = f"count{n}"
             command = [sys.executable, str(COUNTING), str(self.marks), name, str(lines), str(pause_s)]
-            self.tasks[name] = cluster.client.run(command, name=name, slots=1, kind="artificial")
+            self.tasks[name] = cluster.client.run(*command, code=None, name=name, slots=1, kind="artificial")
 
     def began(self, name: str) -> int:
         return self._marks(f"{name}.runs")
