@@ -6,13 +6,14 @@ counted from the beginning of their line, so the same bytes give the same units 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from clutch.master.output.packing import Marks, unpack
 from clutch.master.output.records import Kind, Segment, StreamState
-from clutch.master.output.text import level_of, shown
+from clutch.master.output.text import level_of
 from clutch.wire.output import LINE_MAX_BYTES, OutputLine
 
 
@@ -32,14 +33,15 @@ class Window(msgspec.Struct, frozen=True):
         return self.start + len(self.data)
 
 
-class Cut(msgspec.Struct, frozen=True):
-    """Lines of a stretch, in order; ``start`` to ``end`` is what was cut."""
+class Unit(NamedTuple):
+    """Where a unit lies in its window, and the number of its line."""
 
-    lines: list[OutputLine]
-    start: int
+    place: int
     end: int
-    under_way: bool
-    """Behind ``end`` a unit has begun whose end is not among the bytes."""
+    number: int
+    cut: bool = False
+    """Its line goes on in the next unit."""
+    partial: bool = False
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -114,60 +116,69 @@ def last_lines(data: bytes, count: int) -> int:
     return place + 1
 
 
-def cut(window: Window, state: StreamState, bounds: Bounds, wanted: Callable[[bytes], bool]) -> Cut:
-    """The units of a window, at least one if there is one. ``wanted`` is asked once, for all of the bytes: if it says
-    no, the units are passed over."""
-    if not wanted(window.data):
-        passed = _passed(window)
-        return Cut([], window.start, window.start + passed, passed < len(window.data))
-    lines: list[OutputLine] = []
-    data, start, number = window.data, window.start, window.number
+def units(window: Window, bounds: Bounds) -> tuple[list[Unit], int]:
+    """The whole units of a window, at least one if there is one, and where they end (an offset in the stream)."""
+    found: list[Unit] = []
+    data, number = window.data, window.number
     place, size = 0, len(data)
-    while place < size and place < bounds.size_bytes and len(lines) < bounds.lines:
+    while place < size and place < bounds.size_bytes and len(found) < bounds.lines:
         newline = data.find(b"\n", place, place + LINE_MAX_BYTES + 1)
         if newline >= 0:
-            end, is_cut = newline + 1, False
+            found.append(Unit(place, newline + 1, number))
+            number += 1
         elif size - place > LINE_MAX_BYTES:
-            end, is_cut = place + LINE_MAX_BYTES, True
+            found.append(Unit(place, place + LINE_MAX_BYTES, number, True))
         elif window.closed:
-            end, is_cut = size, False
+            found.append(Unit(place, size, number))
         else:
-            return Cut(lines, start, start + place, True)
-        lines.append(_line(state, window, (place, end), number, is_cut))
-        number += newline >= 0
-        place = end
-    return Cut(lines, start, start + place, False)
+            break
+        place = found[-1].end
+    return found, window.start + place
 
 
-def _passed(window: Window) -> int:
-    """How much of a window is whole units."""
+def lines_are_units(data: bytes) -> bool:
+    """Whether each line of these bytes is one unit and shown as it is."""
+    if b"\r" in data:
+        return False
+    place = 0
+    while place + LINE_MAX_BYTES < len(data):
+        newline = data.rfind(b"\n", place, place + LINE_MAX_BYTES + 1)
+        if newline < 0:
+            return False
+        place = newline + 1
+    return True
+
+
+def whole(window: Window) -> int:
+    """Where the last whole unit of a window ends, without looking for the others."""
     if window.closed:
-        return len(window.data)
+        return window.end
     place = window.data.rfind(b"\n") + 1
-    return place + (max(len(window.data) - place - 1, 0) // LINE_MAX_BYTES) * LINE_MAX_BYTES
+    return window.start + place + (max(len(window.data) - place - 1, 0) // LINE_MAX_BYTES) * LINE_MAX_BYTES
 
 
-def under_way(window: Window, state: StreamState, at: int) -> OutputLine:
-    """The unit that has begun at an offset and has no end yet."""
-    number = window.number + window.data.count(b"\n", 0, at - window.start)
-    line = _line(state, window, (at - window.start, len(window.data)), number, False)
-    return msgspec.structs.replace(line, partial=True)
+def under_way(window: Window, end: int) -> Unit | None:
+    """The unit behind the whole ones, which has no end yet; None if there is none."""
+    place = end - window.start
+    if window.closed or not 0 < len(window.data) - place <= LINE_MAX_BYTES or b"\n" in window.data[place:]:
+        return None
+    return Unit(place, len(window.data), window.number + window.data.count(b"\n", 0, place), partial=True)
 
 
-def _line(state: StreamState, window: Window, place: tuple[int, int], number: int, is_cut: bool) -> OutputLine:
-    text = shown(window.data[place[0] : place[1]])
-    start = window.start + place[0]
+def line_of(state: StreamState, window: Window, unit: Unit, text: str) -> OutputLine:
+    start = window.start + unit.place
     return OutputLine(
         member=state.member,
         fence=state.fence,
         stream=state.stream,
         start=start,
-        end=window.start + place[1],
-        number=number,
+        end=window.start + unit.end,
+        number=unit.number,
         at=window.marks.at(start),
         text=text,
         level=level_of(text),
-        cut=is_cut,
+        cut=unit.cut,
+        partial=unit.partial,
     )
 
 

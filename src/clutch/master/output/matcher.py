@@ -4,7 +4,7 @@ Python's ``re`` cannot be interrupted and holds up every thread of its process, 
 the master. Run as a program; standard library only. It reads requests from its input and answers each on its output:
 
     request   length (4 bytes, little-endian), then: flags (1 byte; 1 = ignore case), seconds allowed (1 byte),
-              length of the pattern (4 bytes), pattern, lines separated by newlines (all UTF-8)
+              length of the pattern (4 bytes), pattern, lines separated by newlines (UTF-8; what is not is replaced)
     answer    length (4 bytes), then: ``=`` and the numbers of the lines that match (4 bytes each), or ``!`` and what
               is wrong with the pattern
 
@@ -25,10 +25,9 @@ _HEAD = struct.Struct("<BBI")
 IGNORE_CASE = 1
 
 
-def request(pattern: str, ignore_case: bool, allowed_s: int, text: str) -> bytes:
+def request(pattern: str, ignore_case: bool, allowed_s: int, lines: bytes) -> bytes:
     """A request, ready to be sent."""
     wanted = pattern.encode("utf-8", "surrogatepass")
-    lines = text.encode("utf-8", "surrogatepass")
     head = _HEAD.pack(IGNORE_CASE if ignore_case else 0, allowed_s, len(wanted))
     return _LENGTH.pack(len(head) + len(wanted) + len(lines)) + head + wanted + lines
 
@@ -53,7 +52,7 @@ def _answer(body: bytes) -> bytes:
         return b"!" + str(error).encode()
     signal.alarm(allowed_s)
     search = pattern.search
-    lines = body[behind:].decode("utf-8", "surrogatepass").split("\n")
+    lines = body[behind:].decode("utf-8", "replace").split("\n")
     found = array("I", [number for number, line in enumerate(lines) if search(line)])
     signal.alarm(0)
     return b"=" + found.tobytes()

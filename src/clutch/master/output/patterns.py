@@ -6,7 +6,6 @@ import asyncio
 import struct
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Sequence
 
 from clutch.master.output import matcher
 from clutch.wire.errors import BadRequest, TimedOut, Unavailable
@@ -24,13 +23,10 @@ class Patterns:
         self._room = asyncio.Semaphore(workers)
         self._idle: list[Process] = []
 
-    async def matching(self, pattern: str, ignore_case: bool, lines: Sequence[str]) -> list[int]:
-        """The numbers of the lines in which the pattern is found. ``TimedOut`` when that takes too long."""
-        if not lines:
-            return []
-        # A shown line has no newline in it; one that a text brings along must not shift the others' numbers.
-        text = "\n".join(line.replace("\n", " ") for line in lines)
-        asked = matcher.request(pattern, ignore_case, self.allowed_s, text)
+    async def matching(self, pattern: str, ignore_case: bool, lines: bytes) -> list[int]:
+        """The numbers of the lines (separated by newlines) in which the pattern is found. ``TimedOut`` when that takes
+        too long."""
+        asked = matcher.request(pattern, ignore_case, self.allowed_s, lines)
         async with self._room:
             worker = self._idle.pop() if self._idle else await self._start()
             answer = None

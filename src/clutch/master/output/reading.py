@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -25,7 +25,7 @@ from clutch.master.output.sieve import Sieve, check
 from clutch.master.output.sources import Backwards, Forwards, Shared, Source
 from clutch.wire.errors import BadRequest, NotFound, TooLarge
 from clutch.wire.ids import TaskId
-from clutch.wire.output import STREAMS_MAX, OutputLine, OutputPage, OutputQuery
+from clutch.wire.output import PAGE_MAX_LINES, STREAMS_MAX, OutputLine, OutputPage, OutputQuery
 
 _FAR = 2**62
 
@@ -72,23 +72,13 @@ class OutputReader:
     async def page(self, query: OutputQuery) -> OutputPage:
         """Up to ``limit`` lines: the first after ``after``, or, with ``tail`` or ``before``, the last before that."""
         check(query)
-        backwards = bool(query.tail or (query.before and not query.after))
         bound = query.tail or query.head
         wanted = min(query.limit, bound) if bound else query.limit
-        sources = await self._sources(query, backwards, wanted)
-        lines, is_over = await self._merge(sources, wanted)
-        left = not is_over or any(source.lines or not source.exhausted for source in sources)
-        more = left and not (bound and len(lines) >= bound)
-        if backwards:
-            lines.reverse()
-            after = {source.state.id: source.newest for source in sources if isinstance(source, Backwards)}
-            before = {source.state.id: source.cursor for source in sources}
-        else:
-            after = {source.state.id: source.cursor for source in sources}
-            before = {source.state.id: source.low for source in sources}
-        return OutputPage(tuple(lines), _cursor(after), _cursor(before), more)
+        page = await (await self._begin(query, wanted)).next(wanted, self.settings.search_s)
+        return replace(page, more=False) if bound and len(page.lines) >= bound else page
 
-    async def _sources(self, query: OutputQuery, backwards: bool, wanted: int) -> list[Source]:
+    async def _begin(self, query: OutputQuery, wanted: int) -> Reading:
+        """The streams that a query asks for, each at its place."""
         low = cursors.read(query.after) if query.after else {}
         high = cursors.read(query.before) if query.before else None
         ended = self._has_ended(query.task)  # before looking: what is written until then is seen
@@ -100,66 +90,36 @@ class OutputReader:
                 next_step="Name a role, ranks or an epoch.",
             )
         held = max(min(self.settings.held_max_bytes // max(len(states), 1), 2 * SEGMENT_BYTES), 4_096)
-        shared = Shared(self.store, query, Sieve(query), self._patterns, self._threads, Bounds(held, max(wanted, 1)))
-        make = Backwards if backwards else Forwards
-        return [
-            make(shared, state, low.get(state.id, 0), _FAR if high is None else high.get(state.id, 0), ended)
-            for state in states
-        ]
-
-    async def _merge(self, sources: list[Source], wanted: int) -> tuple[list[OutputLine], bool]:
-        """Lines by time, and whether the search came to its end (or to its bound) in its time."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.settings.search_s
-        heap = [(source.key, place) for place, source in enumerate(sources) if not source.exhausted]
-        heapq.heapify(heap)
-        lines: list[OutputLine] = []
-        while heap and len(lines) < wanted:
-            place = heap[0][1]
-            source = sources[place]
-            if source.lines:
-                lines.append(source.lines.popleft())
-            elif source.exhausted:
-                heapq.heappop(heap)
-                continue
-            elif loop.time() > until:
-                return lines, False
-            else:
-                await source.step()
-            heapq.heapreplace(heap, (source.key, place))
-        return lines, True
+        shared = Shared(self.store, query, Sieve(query), self._patterns, self._threads, Bounds(held, wanted))
+        make = Backwards if query.tail or (query.before and not query.after) else Forwards
+        return Reading(
+            [
+                make(shared, state, low.get(state.id, 0), _FAR if high is None else high.get(state.id, 0), ended)
+                for state in states
+            ]
+        )
 
     # -- all of it -----------------------------------------------------------------------------------------------
 
     async def pages(self, query: OutputQuery) -> AsyncIterator[OutputPage]:
-        """Pages from the first to the last that there is now."""
+        """Pages from the first to the last that there is now. With ``tail`` it is one page."""
+        check(query)
+        search_s = self.settings.search_s
         if query.tail:
-            yield await self._tail(query)
+            reading = await self._begin(query, query.tail)
+            parts = [await reading.next(query.tail, search_s)]
+            while parts[-1].more and (left := query.tail - sum(len(part.lines) for part in parts)) > 0:
+                parts.append(await reading.next(left, search_s))
+            lines = tuple(line for part in reversed(parts) for line in part.lines)
+            yield OutputPage(lines, parts[0].after, parts[-1].before, False)
             return
-        left = query.head
-        while True:
-            page = await self.page(query)
+        left, more = query.head or _FAR, True
+        reading = await self._begin(query, min(left, PAGE_MAX_LINES))
+        while more and left > 0:
+            page = await reading.next(min(query.limit, left), search_s)
+            left -= len(page.lines)
+            more = page.more
             yield page
-            left -= len(page.lines)
-            if not page.more or (query.head and left <= 0):
-                return
-            query = _behind(query, page)
-            query = replace(query, head=left) if query.head else query
-
-    async def _tail(self, query: OutputQuery) -> OutputPage:
-        """The last lines as one page, however long the search for them takes."""
-        parts: list[OutputPage] = []
-        left = query.tail
-        query = replace(query, limit=query.tail)
-        while True:
-            page = await self.page(replace(query, tail=left))
-            parts.append(page)
-            left -= len(page.lines)
-            if not page.more or left <= 0:
-                break
-            query = replace(query, before=page.before)
-        lines = tuple(line for part in reversed(parts) for line in part.lines)
-        return OutputPage(lines, parts[0].after, parts[-1].before, False)
 
     async def lines(self, query: OutputQuery) -> AsyncIterator[OutputLine]:
         """Every line that the query asks for, as of now."""
@@ -224,6 +184,45 @@ class OutputReader:
                 data, _ = await loop.run_in_executor(self._threads, unpack, row)
                 yield data[max(start - row.start, 0) : end - row.start]
                 start = row.end
+
+
+class Reading:
+    """Streams that are read together, by time, page after page."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._heap = [(source.key, place) for place, source in enumerate(sources) if not source.exhausted]
+        heapq.heapify(self._heap)
+
+    async def next(self, wanted: int, search_s: float) -> OutputPage:
+        """Up to so many lines; fewer, with more to come, when the search takes longer than it may."""
+        before = {source.state.id: source.cursor for source in self._sources}
+        lines = await self._merge(wanted, search_s)
+        after = {source.state.id: source.cursor for source in self._sources}
+        if any(source.is_backwards for source in self._sources):
+            lines.reverse()
+            before, after = after, {source.state.id: source.newest for source in self._sources}
+        return OutputPage(tuple(lines), _cursor(after), _cursor(before), bool(self._heap))
+
+    async def _merge(self, wanted: int, search_s: float) -> list[OutputLine]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + search_s
+        heap = self._heap
+        lines: list[OutputLine] = []
+        while heap and len(lines) < wanted:
+            place = heap[0][1]
+            source = self._sources[place]
+            if source.lines:
+                lines.append(source.lines.popleft())
+            else:
+                await source.step()
+            if source.lines or not source.exhausted:
+                heapq.heapreplace(heap, (source.key, place))
+            else:
+                heapq.heappop(heap)
+            if not source.lines and loop.time() > until:
+                break
+        return lines
 
 
 def _is_asked_for(query: OutputQuery, state: StreamState) -> bool:

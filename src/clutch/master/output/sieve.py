@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from clutch.master.output.cutting import Unit, Window
+from clutch.master.output.text import level_of, shown
 from clutch.wire.errors import BadRequest, TooLarge
 from clutch.wire.output import LEVELS, PAGE_MAX_LINES, PATTERN_MAX, OutputLine, OutputQuery
 
@@ -21,10 +26,13 @@ class Sieve:
         self._bytes = query.text.encode("utf-8", "replace") if exact else b""
         self.by_content = bool(query.text or query.regex or query.level)
         self.by_time = query.since is not None or query.until is not None
+        self.only_regex = bool(query.regex) and not (query.text or query.level or self.by_time)
 
     def may_hold(self, data: bytes) -> bool:
         """Whether any line of these bytes can pass; cheap, and asked before they are cut into lines."""
-        return not self._bytes or self._bytes in data
+        if self._bytes:
+            return self._bytes in data
+        return not self._text or self._text in data.decode("utf-8", "replace").lower()
 
     def covers(self, first_at: float, last_at: float) -> bool:
         """Whether a stretch with these times can hold a line that passes."""
@@ -32,17 +40,39 @@ class Sieve:
             return False
         return self._until is None or first_at < self._until
 
-    def passes(self, line: OutputLine) -> bool:
-        """Everything but the regular expression."""
-        if not self.covers(line.at, line.at):
-            return False
-        if line.kind != "line":
-            return not self.by_content
-        if self._least >= 0 and (line.level is None or LEVELS.index(line.level) < self._least):
-            return False
-        if not self._text:
-            return True
-        return self._text in (line.text.lower() if self._query.ignore_case else line.text)
+    def gap_passes(self, line: OutputLine) -> bool:
+        """What is gone is shown wherever lines are not chosen by what they say."""
+        return not self.by_content and self.covers(line.at, line.at)
+
+    def pick(self, window: Window, units: Sequence[Unit]) -> list[tuple[Unit, str]]:
+        """The units that pass everything but the regular expression, with what is shown of them."""
+        found: list[tuple[Unit, str]] = []
+        data, lowers = window.data, self._query.ignore_case
+        for unit in self._near(data, units) if self._bytes else units:
+            if self.by_time:
+                at = window.marks.at(window.start + unit.place)
+                if not self.covers(at, at):
+                    continue
+            text = shown(data[unit.place : unit.end])
+            if self._text and self._text not in (text.lower() if lowers else text):
+                continue
+            if self._least >= 0:
+                level = level_of(text)
+                if level is None or LEVELS.index(level) < self._least:
+                    continue
+            found.append((unit, text))
+        return found
+
+    def _near(self, data: bytes, units: Sequence[Unit]) -> Iterator[Unit]:
+        """The units whose bytes hold the text, found without looking at the others."""
+        ends = [unit.end for unit in units]
+        place = units[0].place if units else 0
+        while (hit := data.find(self._bytes, place)) >= 0:
+            number = bisect_right(ends, hit)
+            if number >= len(units):
+                return
+            yield units[number]
+            place = units[number].end
 
 
 def check(query: OutputQuery) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -13,24 +15,32 @@ from msgspec.structs import replace
 from clutch.master.output.base import OutputStore
 from clutch.master.output.cutting import (
     Bounds,
-    Cut,
+    Unit,
+    Window,
     behind,
-    cut,
     first_unit,
     gap_line,
     joined,
     last_lines,
+    line_of,
+    lines_are_units,
     under_way,
     unit_around,
     unit_at_end,
+    units,
+    whole,
 )
 from clutch.master.output.patterns import Patterns
 from clutch.master.output.records import SEGMENT_BYTES, Segment, Span, StreamState
 from clutch.master.output.sieve import Sieve
+from clutch.master.output.text import shown
 from clutch.wire.output import OutputLine, OutputQuery
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _INLINE_BYTES = 16 * 2**10
 """Packed bytes that are looked at on the event loop; more go to a thread."""
+_INLINE_LINES = 100
 _INDEX_ROWS = 256
 _LIMIT_MAX_BYTES = 64 * SEGMENT_BYTES
 
@@ -45,6 +55,26 @@ class Shared(msgspec.Struct, frozen=True):
     threads: ThreadPoolExecutor
     bounds: Bounds
     """About so much of each stream is held as lines at a time."""
+
+
+class Picked(msgspec.Struct, frozen=True):
+    """Units of a window that pass, with their texts; ``end`` is where the whole units end."""
+
+    window: Window
+    picked: list[tuple[Unit, str]]
+    end: int
+    whole_lines: bool = False
+    """Nothing was picked yet: every line of the window is a unit and shown as it is."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Lines of a stretch, in order; ``start`` to ``end`` is what they stand for."""
+
+    lines: list[OutputLine]
+    start: int
+    end: int
+    finished: bool
+    """Behind ``end`` there is at most a unit that has no end yet."""
 
 
 class Source:
@@ -64,6 +94,9 @@ class Source:
         self.exhausted = self.low >= self.high
         self.position = self.low
         self._closed = state.done or ended
+        is_open = self.high == state.committed and not self._closed
+        self.newest = unit_at_end(state) if is_open else self.high
+        """Where a reading of what comes later goes on: behind the last whole line."""
         self._limit_bytes = 2 * SEGMENT_BYTES
 
     @property
@@ -85,43 +118,69 @@ class Source:
     async def _cut(self, rows: Sequence[Segment], start: int | None, stop: int, closed: bool) -> Cut | None:
         """The lines of neighbouring rows that pass every filter. They begin at ``start``; where that is None, at
         the first unit that is wholly among them, and there may be none."""
-        shared = self.shared
-        if sum(row.size for row in rows) <= _INLINE_BYTES:
-            found = self._cut_now(rows, start, stop, closed)
-        else:
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(shared.threads, self._cut_now, rows, start, stop, closed)
-        if found is not None and found.lines and shared.query.regex:
-            texts = [line.text for line in found.lines]
-            numbers = await shared.patterns.matching(shared.query.regex, shared.query.ignore_case, texts)
-            found = replace(found, lines=[found.lines[number] for number in numbers])
-        return found
+        query, patterns = self.shared.query, self.shared.patterns
+        inline = sum(row.size for row in rows) <= _INLINE_BYTES
+        found = await self._aside(inline, self._pick, rows, start, stop, closed)
+        if found is not None and query.regex and (found.picked or found.whole_lines):
+            # What is shown of a line has no newline in it.
+            data = found.window.data if found.whole_lines else "\n".join(text for _, text in found.picked).encode()
+            numbers = await patterns.matching(query.regex, query.ignore_case, data)
+            inline = len(numbers) < _INLINE_LINES
+            found = await self._aside(inline and not found.whole_lines, _only, found, numbers)
+        return None if found is None else await self._aside(inline, self._lines, found)
 
-    def _cut_now(self, rows: Sequence[Segment], start: int | None, stop: int, closed: bool) -> Cut | None:
-        shared = self.shared
+    async def _aside(self, inline: bool, call: Callable[P, T], *args: P.args, **_: P.kwargs) -> T:
+        """What the call gives, from a thread unless it is small."""
+        if inline:
+            return call(*args, **_)
+        return await asyncio.get_running_loop().run_in_executor(self.shared.threads, call, *args)
+
+    def _pick(self, rows: Sequence[Segment], start: int | None, stop: int, closed: bool) -> Picked | None:
+        shared, sieve = self.shared, self.shared.sieve
         window = joined(rows, rows[0].start if start is None else start, stop, closed)
         if start is None:
             begin = first_unit(rows[0], window.data)
             if begin is None or begin >= stop:
                 return None
             window = behind(window, begin - window.start)
+        if not sieve.may_hold(window.data):
+            return Picked(window, [], whole(window))
+        if sieve.only_regex and not shared.query.partial and lines_are_units(window.data):
+            return Picked(window, [], whole(window), True)
         bounds = shared.bounds
-        if self.is_backwards:
+        if self.is_backwards and not sieve.by_content:
+            window = behind(window, last_lines(window.data, bounds.lines))
+        if self.is_backwards or sieve.by_content:
             bounds = Bounds(len(window.data), len(window.data))
-            if not shared.sieve.by_content:
-                window = behind(window, last_lines(window.data, shared.bounds.lines))
-        elif shared.sieve.by_content:
-            bounds = Bounds(bounds.size_bytes, len(window.data))
-        found = cut(window, self.state, bounds, shared.sieve.may_hold)
-        lines = found.lines
-        if shared.query.partial and found.under_way and window.end == self.state.committed:
-            lines.append(under_way(window, self.state, found.end))
-        return replace(found, lines=[line for line in lines if shared.sieve.passes(line)])
+        found, end = units(window, bounds)
+        if shared.query.partial and window.end == self.state.committed:
+            rest = under_way(window, end)
+            found += [rest] if rest is not None else []
+        return Picked(window, sieve.pick(window, found), end)
+
+    def _lines(self, found: Picked) -> Cut:
+        """Lines of what was picked; no more of them than are held of one stream at a time."""
+        window, picked, end = found.window, found.picked, found.end
+        start, room = window.start, self.shared.bounds.size_bytes
+        left: list[tuple[Unit, str]] = []
+        if sum(unit.end - unit.place for unit, _ in picked) > room:
+            picked = picked[::-1] if self.is_backwards else picked
+            sizes = accumulate(unit.end - unit.place for unit, _ in picked)
+            count = max(sum(1 for size in sizes if size <= room), 1)
+            left = picked[count:]
+            picked = picked[:count]
+            if self.is_backwards:
+                picked = picked[::-1]
+                start = window.start + picked[0][0].place if left else start
+            elif left:
+                end = window.start + left[0][0].place
+        lines = [line_of(self.state, window, unit, text) for unit, text in picked]
+        return Cut(lines, start, end, not left and end >= whole(window))
 
     def _gap(self, row: Segment) -> list[OutputLine]:
         start, stop = max(row.start, self.low), min(row.end, self.high)
         line = gap_line(self.state, row, start, stop)
-        return [line] if self.shared.sieve.passes(line) else []
+        return [line] if self.shared.sieve.gap_passes(line) else []
 
 
 class Forwards(Source):
@@ -156,14 +215,14 @@ class Forwards(Source):
         assert found is not None
         self.lines.extend(found.lines)
         if found.end == self.position:
-            if at_end:
+            if at_end and found.finished:
                 self._end()
-            else:
+            elif not at_end:
                 self._limit_bytes = min(2 * self._limit_bytes, _LIMIT_MAX_BYTES)
             return
         self._limit_bytes = 2 * SEGMENT_BYTES
         self._move(found.end)
-        if found.under_way and at_end:
+        if at_end and found.finished:
             self._end()
 
     def _move(self, position: int) -> None:
@@ -199,9 +258,6 @@ class Backwards(Source):
     def __init__(self, shared: Shared, state: StreamState, low: int, high: int, ended: bool) -> None:
         super().__init__(shared, state, low, high, ended)
         self.position = self.high
-        is_open = self.high == state.committed and not self._closed
-        self.newest = unit_at_end(state) if is_open else self.high
-        """Where a reading towards newer lines goes on: behind the last whole line."""
 
     @property
     def cursor(self) -> int:
@@ -232,13 +288,8 @@ class Backwards(Source):
             self._limit_bytes = min(2 * self._limit_bytes, _LIMIT_MAX_BYTES)
             return
         self._limit_bytes = 2 * SEGMENT_BYTES
-        begin, kept = found.start, found.lines
-        room = self.shared.bounds.size_bytes
-        if len(kept) > 1 and found.end - begin > room:
-            kept = [line for line in kept if line.start >= found.end - room] or kept[-1:]
-            begin = kept[0].start
-        self.lines.extend(reversed(kept))
-        self._move(begin)
+        self.lines.extend(reversed(found.lines))
+        self._move(found.start)
 
     def _move(self, position: int) -> None:
         self.position = position
@@ -261,6 +312,16 @@ class Backwards(Source):
             if len(rows) < _INDEX_ROWS:
                 self.exhausted = True
                 return False
+
+
+def _only(found: Picked, numbers: Sequence[int]) -> Picked:
+    """What was picked, without what does not match."""
+    if not found.whole_lines:
+        return replace(found, picked=[found.picked[number] for number in numbers])
+    data = found.window.data
+    cut = units(found.window, Bounds(len(data), len(data)))[0] if numbers else []
+    chosen = [cut[number] for number in numbers if number < len(cut)]
+    return replace(found, picked=[(unit, shown(data[unit.place : unit.end])) for unit in chosen])
 
 
 def _neighbours(rows: Sequence[Segment]) -> tuple[Sequence[Segment], bool]:
