@@ -169,8 +169,13 @@ def parse_slots(text: str) -> tuple[int, ...]:
     """``0,2-4`` as numbers."""
     found: list[int] = []
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.strip().isdecimal() or not (last or first).strip().isdecimal() or int(last or first) > 4096:
+        first, dash, last = part.partition("-")
+        if (
+            (dash and not last)
+            or not first.strip().isdecimal()
+            or not (last or first).strip().isdecimal()
+            or int(last or first) > 4096
+        ):
             raise BadRequest(f"{part!r} names no slots", object="--slots", next_step="Write 0,1 or 0-3.")
         found += range(int(first), int(last or first) + 1)
     return tuple(found)

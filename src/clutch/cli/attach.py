@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clutch.cli.printing import Lines, write
+from clutch.cli.printing import Exact, line_text
+from clutch.sdk import calls
 from clutch.sdk.output import Follower, output_query
-from clutch.wire.errors import ClutchError, IllegalMove
+from clutch.wire.errors import ClutchError, IllegalMove, NotFound
+from clutch.wire.output import OutputLine
 
 if TYPE_CHECKING:
     from clutch.sdk.task import Task
@@ -85,12 +87,14 @@ class Interrupts:
 class Attached:
     """This terminal and one task."""
 
-    def __init__(self, task: Task, lines: Lines, ask: Callable[[], Wish] | None) -> None:
+    def __init__(self, task: Task, ask: Callable[[], Wish] | None, *, labels: bool = False) -> None:
         self.task = task
-        self.lines = lines
         self.ask = ask
         """Asks its user; None where nobody can answer: then an interrupt cancels."""
-        self.follower = Follower(output_query(task.id))
+        self.labels = labels
+        """Whole lines, each with its member before it, rather than every byte as it comes."""
+        self.follower = Follower(output_query(task.id, partial=not labels))
+        self.exact = Exact(self._fetch)
         self.interrupts = Interrupts()
         self.cancelled = False
 
@@ -112,11 +116,34 @@ class Attached:
         lines = self.task.follow(self.follower)
         while True:
             with self.interrupts.armed():
-                line = next(lines, None)
-            if line is None:
-                return
-            write(line, self.lines)
-            self.follower.passed(line)
+                if next(lines, None) is None:
+                    return
+                run = self.exact.run(self.follower.unshown)
+                data = self._text(run) if self.labels else self.exact.data(run)
+            self._write(run[0], data)
+            self.exact.passed(run)
+            for line in run:
+                self.follower.passed(line)
+
+    def _text(self, run: tuple[OutputLine, ...]) -> bytes:
+        return "".join(line_text(line, label=True) for line in run).encode("utf-8", "replace")
+
+    def _write(self, line: OutputLine, data: bytes) -> None:
+        """To where it belongs, at once. Where nobody reads any more, the task need not go on."""
+        stream = sys.stdout if line.stream == "stdout" and line.kind == "line" else sys.stderr
+        try:
+            stream.buffer.write(data)
+            stream.buffer.flush()
+        except BrokenPipeError:
+            self._do(Wish.CANCEL)
+            sys.stdout = sys.stderr  # nothing more is written there, not even at the end
+            raise typer.Exit(SIGNALLED + signal.SIGPIPE) from None
+
+    def _fetch(self, line: OutputLine, start: int, stop: int) -> bytes:
+        try:
+            return b"".join(self.task.client.pieces(calls.raw_output(line, start, stop)))
+        except NotFound:  # gone since: what was read of it is what there is
+            return line.text.encode("utf-8", "replace") + b"\n"
 
     def _asked(self, interrupt: Interrupted) -> Wish:
         """What is wanted. The second Ctrl-C, at the question or after it, cancels; one after that kills."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clutch.cli.where import connect
 from clutch.wire.errors import BadRequest
+
+if TYPE_CHECKING:
+    from clutch.sdk.client import Client
+    from clutch.sdk.output import Filters
+    from clutch.sdk.task import Task
+    from clutch.wire.output import OutputQuery
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -42,7 +48,6 @@ def logs(
         raise BadRequest(f"there is no stream {stream!r}", object="--stream", next_step="Write stdout or stderr.")
     if head and tail:
         raise BadRequest("the first and the last lines cannot both be meant", object="--head", next_step="Say one.")
-    from clutch.sdk.output import Filters
     from clutch.sdk.wish import parse_moment
 
     now = time.time()
@@ -52,17 +57,65 @@ def logs(
         "text": search, "regex": regex, "ignore_case": ignore_case, "level": level or None, "head": head, "tail": tail,
     }  # fmt: skip
     with connect(context) as client:
-        from clutch.cli.printing import Lines, write
-
         found = client.task(task)
-        lines = Lines(labels=len({member.member for member in found.detail().members}) > 1, times=times)
         try:
-            for line in found.output(follow=follow, **filters):
-                if as_json:
-                    import msgspec
-
-                    typer.echo(msgspec.json.encode(line).decode())
-                else:
-                    write(line, lines)
+            if raw:
+                _raw(client, found.id, {**_one(filters), "stream": stream or "stdout"})
+            else:
+                _lines(found, filters, follow=follow, times=times, as_json=as_json)
         except KeyboardInterrupt:
-            sys.exit(130)
+            raise typer.Exit(130) from None
+
+
+def _lines(task: Task, filters: Filters, *, follow: bool, times: bool, as_json: bool) -> None:
+    """Lines to where they belong. Tasks with several members get each line's member before it."""
+    from clutch.cli.printing import line_text
+
+    first: str | None = None
+    several = False
+    for line in task.output(follow=follow, **filters):
+        if as_json:
+            import msgspec
+
+            typer.echo(msgspec.json.encode(line).decode())
+            continue
+        several = several or _has_several(task) if first is None else several
+        first = first or line.stream
+        out = sys.stderr if line.stream == "stderr" or line.kind != "line" else sys.stdout
+        out.write(line_text(line, label=several, times=times))
+        out.flush()
+
+
+def _has_several(task: Task) -> bool:
+    """Whether it has, or had, more than one member."""
+    from clutch.sdk import calls
+
+    detail = task.detail()
+    if detail.members:
+        return len(detail.members) > 1
+    return any("," in run.nodes for run in detail.allocations) or bool(
+        task.client.perform(calls.read_output(_second(task.id))).lines
+    )
+
+
+def _second(task: str) -> OutputQuery:
+    from clutch.sdk.output import output_query
+
+    return output_query(task, ranks=(1,), limit=1)
+
+
+def _one(filters: Filters) -> dict[str, object]:
+    """The one member whose bytes are meant."""
+    chosen = {"rank": filters["ranks"], "epoch": filters["epochs"]}
+    for name, numbers in chosen.items():
+        if len(numbers) > 1:
+            raise BadRequest("the bytes of one stream are meant", object=f"--{name}", next_step="Name one.")
+    return {"role": filters["role"]} | {name: numbers[0] for name, numbers in chosen.items() if numbers}
+
+
+def _raw(client: Client, task: str, fields: dict[str, object]) -> None:
+    from clutch.sdk import calls
+
+    for piece in client.pieces(calls.raw_stream(task, fields)):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()

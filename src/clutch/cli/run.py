@@ -99,11 +99,10 @@ def submit_and_stay(client: Client, command: list[str], digest: str, wish: Wish,
     if sys.stderr.isatty():
         typer.echo(f"clutch: task {task.id}", err=True)
     from clutch.cli.attach import Attached, ask_terminal
-    from clutch.cli.printing import Lines
 
     client.patience_s = STREAM_PATIENCE_S
     ask = ask_terminal if sys.stdin.isatty() and sys.stderr.isatty() else None
-    code = Attached(task, Lines(labels=wish.get("count", 1) > 1), ask).stay()
+    code = Attached(task, ask, labels=wish.get("count", 1) > 1).stay()
     if code is None:
         typer.echo(f"clutch: {task.id} goes on; 'clutch logs -f {task.id}' shows it again", err=True)
     return code or 0

@@ -79,15 +79,13 @@ def follow_output(query: OutputQuery) -> Call[None]:
     return Call(method="GET", path=path("tasks", query.task, "output"), query=pairs(fields), repeatable=True)
 
 
-def raw_output(line: OutputLine, stop: int) -> Call[None]:
-    """The exact bytes of a stream, from the beginning of a line to an offset. Read as it comes."""
+def raw_output(line: OutputLine, start: int, stop: int) -> Call[None]:
+    """The exact bytes of a line's stream, from an offset to an offset. Read as they come."""
     fields = {
         "role": line.member.role, "rank": line.member.rank, "epoch": line.fence.epoch,
-        "incarnation": line.fence.incarnation, "stream": line.stream, "start": line.start, "stop": stop,
+        "incarnation": line.fence.incarnation, "stream": line.stream, "start": start, "stop": stop,
     }  # fmt: skip
-    return Call(
-        method="GET", path=path("tasks", line.member.task, "output", "raw"), query=pairs(fields), repeatable=True
-    )
+    return raw_stream(line.member.task, fields)
 
 
 def raw_stream(task: str, fields: Mapping[str, Any]) -> Call[None]:

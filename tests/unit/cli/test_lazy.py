@@ -1,0 +1,64 @@
+"""The command line's table says what the commands say, and costs little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from clutch.cli.main import TABLE, app
+
+ROOT = typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_row_leads_to_a_command(name: str) -> None:
+    assert isinstance(ROOT, TyperGroup)
+    command = ROOT.commands[name]
+    assert command.name == name
+    assert isinstance(command, TyperGroup) == TABLE[name].group
+    assert command.help or TABLE[name].group
+
+
+def test_help_names_every_command_and_loads_none() -> None:
+    code = (
+        "import sys; from clutch.cli.main import app; sys.argv = ['clutch', '--help']\n"
+        "try: app()\nexcept SystemExit: pass\n"
+        "loaded = [m for m in sys.modules if m.startswith('clutch.') and m not in"
+        " ('clutch.cli', 'clutch.cli.main', 'clutch.cli.lazy')]\n"
+        "assert not loaded, loaded; assert not {'rich', 'asyncio', 'http', 'msgspec'} & set(sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert out.returncode == 0, out.stderr
+    for name in TABLE:
+        assert f"\n  {name} " in out.stdout
+
+
+def test_help_is_quick() -> None:
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "clutch.cli.main", "--help"], check=True, capture_output=True, timeout=60)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.2, took
+
+
+def test_a_master_may_be_named_before_and_behind_the_command() -> None:
+    for words in (["--master", "http://127.0.0.1:1", "whoami"], ["whoami", "--master", "http://127.0.0.1:1"]):
+        out = subprocess.run(
+            [sys.executable, "-m", "clutch.cli.main", *words], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert out.returncode == 1
+        assert out.stderr.startswith("clutch: http://127.0.0.1:1: no master answers there: Connection refused.")
+
+
+def test_an_unknown_command_suggests_one() -> None:
+    out = subprocess.run(
+        [sys.executable, "-m", "clutch.cli.main", "pss"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert out.returncode == 2
+    assert "Did you mean 'ps'?" in out.stderr
