@@ -13,7 +13,7 @@ from clutch.agent.directory import MemberDirectories, Record
 from clutch.backends.containers import proc
 from clutch.backends.containers.base import Key
 from clutch.backends.containers.docker import DockerContainers
-from clutch.backends.containers.docker_http import Engine
+from clutch.backends.containers.docker_http import Engine, Refused
 from clutch.backends.containers.docker_spec import DockerSettings, Gpus, container_name
 from clutch.testing.containers_suite import eventually
 from clutch.testing.docker import BUSYBOX
@@ -29,7 +29,7 @@ class DockerGround:
 
     def __init__(self, folder: Path, socket: Path, settings: DockerSettings | None = None) -> None:
         self.folder = folder / "work"
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.socket = socket
         self.engine = Engine(str(socket))
         self.settings = settings if settings is not None else DockerSettings(gpus=Gpus.ENVIRONMENT)
@@ -85,6 +85,14 @@ class DockerGround:
         """Its container as the engine sees it."""
         seen: dict[str, Any] = self.engine.ask("GET", f"/containers/{container_name(self.directories.path(key))}/json")
         return seen
+
+    def exists(self, key: Key) -> bool:
+        """Whether the engine still knows its container."""
+        try:
+            self.inspect(key)
+        except Refused:
+            return False
+        return True
 
     async def until_container_ended(self, key: Key) -> None:
         await eventually(lambda: not self.inspect(key)["State"]["Running"])

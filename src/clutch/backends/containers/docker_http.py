@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+from collections.abc import Callable
 from typing import Any
 
 ASK_TIMEOUT_S = 120.0
@@ -133,8 +134,9 @@ class Engine:
         body: object = None,
         headers: tuple[tuple[str, str], ...] = (),
         timeout_s: float = ASK_TIMEOUT_S,
+        patience: Callable[[int], None] | None = None,
     ) -> Stream:
-        """The answer's body as a stream, once its head has come."""
+        """The answer's body as a stream, once its head has come. ``patience`` waits for a descriptor in our stead."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             connection.settimeout(timeout_s)
@@ -144,6 +146,8 @@ class Engine:
             lines += ["Content-Type: application/json"] if paper else []
             lines += [f"{name}: {value}" for name, value in headers]
             connection.sendall("\r\n".join([*lines, "", ""]).encode() + paper)
+            if patience is not None:
+                patience(connection.fileno())
             stream = _headed(connection)
             connection.setblocking(False)
             if stream.status >= 400:
@@ -151,7 +155,7 @@ class Engine:
         except OSError as gone:
             connection.close()
             raise EngineGone(f"{self._path}: {gone.strerror or gone}") from gone
-        except (EngineGone, Refused):
+        except BaseException:
             connection.close()
             raise
         return stream

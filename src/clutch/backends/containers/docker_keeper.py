@@ -204,7 +204,8 @@ class Keeper:
         progress = Progress(image)
         self._say(progress.text())
         try:
-            stream = self.engine.open("POST", pull_path(image), headers=auth_header(image, self.auth))
+            headers = auth_header(image, self.auth)
+            stream = self.engine.open("POST", pull_path(image), headers=headers, patience=self._until_readable)
         except Refused as refused:
             raise Over(Verdict(127, NEVER_STARTED, f"its image {image} could not be pulled: {refused}")) from refused
         try:
@@ -328,13 +329,22 @@ class Keeper:
 
     def _hear(self, patience_ms: int, *streams: Stream | None) -> None:
         """Wait for any of these streams or for an order, and obey orders."""
-        for stream in filter(None, streams):
-            self.poll.register(stream.fileno(), select.POLLIN)
-        heard = self.poll.poll(patience_ms)
-        for stream in filter(None, streams):
-            self.poll.unregister(stream.fileno())
-        if any(fd == self.tools.ORDERS_FD for fd, _ in heard):
+        self._poll(patience_ms, [stream.fileno() for stream in streams if stream is not None])
+
+    def _poll(self, patience_ms: int, descriptors: list[int]) -> bool:
+        for descriptor in descriptors:
+            self.poll.register(descriptor, select.POLLIN)
+        heard = [descriptor for descriptor, _ in self.poll.poll(patience_ms)]
+        for descriptor in descriptors:
+            self.poll.unregister(descriptor)
+        if self.tools.ORDERS_FD in heard:
             self._obey(os.read(self.tools.ORDERS_FD, 65536))
+        return any(descriptor in descriptors for descriptor in heard)
+
+    def _until_readable(self, descriptor: int) -> None:
+        while not self._poll(TICK_MS, [descriptor]):
+            if self.ordered:
+                raise Over(TOLD_TO_END)
 
     def _obey(self, orders: bytes) -> None:
         for order in orders.split(b"\n"):
