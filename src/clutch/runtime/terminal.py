@@ -1,6 +1,6 @@
 """A user's terminal inside a task: a PTY over a WebSocket, reached through the proxy.
 
-``python -m clutch.runtime.terminal --port 8022 -- bash`` serves ``/?session=NAME&rows=R&cols=C``. Binary messages are what
+``python -m clutch.runtime.terminal -- bash`` serves ``/?session=NAME&rows=R&cols=C``. Binary messages are what
 is typed and what is shown; a text message ``{"rows": R, "cols": C}`` resizes; the last message is ``{"exit": CODE}``. A
 session outlives its connection: whoever comes back under the same name sees the last screenful and goes on.
 
@@ -186,7 +186,7 @@ def _spawn(argv: list[str], rows: int, cols: int) -> tuple[int, int]:
     pid, fd = pty.fork()
     if pid == 0:  # pragma: no cover - the child becomes the shell at once
         try:
-            os.environ.setdefault("TERM", "xterm-256color")
+            os.putenv("TERM", "xterm-256color")
             os.execvp(argv[0], argv)
         except OSError as error:
             os.write(2, f"{argv[0]}: {error.strerror}\r\n".encode())
@@ -228,8 +228,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("command", nargs="*")
     asked = parser.parse_args(arguments)
-    terminal = Terminal(asked.command or ["/bin/sh", "-l"], read_info().token)
-    asyncio.run(run(terminal, asked.host, asked.port, lambda port: _say(f"terminal on port {port}")))
+    info = read_info()
+    port = asked.port or next(iter(info.ports), 0)
+    terminal = Terminal(asked.command or ["/bin/sh", "-l"], info.token)
+    asyncio.run(run(terminal, asked.host, port, lambda at: _say(f"terminal on port {at}")))
     return 0
 
 
