@@ -23,6 +23,8 @@ app.callback(invoke_without_command=True)(start_agent)
 Node = Annotated[str, typer.Argument(help="Its name, or a unique beginning of it.")]
 Slots = Annotated[str, typer.Option("--slots", help="Only these: 0,1 or 0-3.")]
 
+SLOTS_MAX = 4096
+
 NODES = (
     Column("node", lambda node: node.key),
     Column("state", lambda node: node.state),
@@ -169,13 +171,9 @@ def parse_slots(text: str) -> tuple[int, ...]:
     """``0,2-4`` as numbers."""
     found: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if (
-            (dash and not last)
-            or not first.strip().isdecimal()
-            or not (last or first).strip().isdecimal()
-            or int(last or first) > 4096
-        ):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal()) or int(last) > SLOTS_MAX:
             raise BadRequest(f"{part!r} names no slots", object="--slots", next_step="Write 0,1 or 0-3.")
-        found += range(int(first), int(last or first) + 1)
+        found += range(int(first), int(last) + 1)
     return tuple(found)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 import typer
@@ -39,11 +39,13 @@ def test_help_names_every_command_and_loads_none() -> None:
 
 
 def test_help_is_quick() -> None:
+    """In CPU time: the wall clock would measure whoever else uses this machine."""
     took = []
     for _ in range(3):
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "clutch.cli.main", "--help"], check=True, capture_output=True, timeout=60)
-        took.append(time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < 0.2, took
 
 

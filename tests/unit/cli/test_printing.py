@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,35 +98,41 @@ def test_lines_for_readers() -> None:
 # -- a reader that is interrupted ---------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 4), max_size=8), st.data())
-def test_a_follower_that_is_interrupted_anywhere_shows_each_line_once(sizes: list[int], data: st.DataObject) -> None:
-    """Interrupted between any two steps (heard, shown, passed), it goes on from what it knows."""
-    total = sum(sizes)
-    follower = Follower(output_query("t"))
+def answered(sizes: list[int], at: int) -> list[OutputPage]:
+    """A master's pages from a cursor on: the cursor is how many lines were given."""
+    pages, first = [], 0
+    for size in sizes:
+        lines = tuple(made(b"x\n", number) for number in range(first, first + size))
+        if first >= at:
+            pages.append(OutputPage(lines, str(first + size), "", True))
+        first += size
+    return pages
+
+
+def read_on(follower: Follower, pages: list[OutputPage], seen: list[int], chance: Random) -> bool:
+    """Shows what comes until it is interrupted (False) or the stream ends."""
+    for page in pages:
+        follower.hear(page)
+        for line in follower.rest():
+            if chance.random() < 0.2:
+                return False  # before it was shown
+            seen.append(line.start)
+            if chance.random() < 0.2:
+                follower.passed(line)  # shown and said so, then interrupted
+                return False
+    return True
+
+
+@given(st.lists(st.integers(1, 4), max_size=8), st.integers(0, 2**32))
+def test_a_follower_that_is_interrupted_anywhere_shows_each_line_once(sizes: list[int], seed: int) -> None:
+    follower, chance = Follower(output_query("t")), Random(seed)
     seen: list[int] = []
     for _ in range(1000):
+        for line in follower.rest():
+            seen.append(line.start)
         if follower.finished:
             break
-        at = int(follower.query().after or 0)
-        place = [n for n in range(len(sizes)) if sum(sizes[:n]) >= at]
-        for n in place:  # a master answers from the cursor on
-            first = sum(sizes[:n])
-            lines = tuple(made(b"x\n", number) for number in range(first, first + sizes[n]))
-            follower.hear(OutputPage(lines, str(first + sizes[n]), "", True))
-            broken = False
-            for line in follower.rest():
-                if data.draw(st.integers(0, 9)) == 0:
-                    broken = True  # before it was shown
-                    break
-                seen.append(line.start)
-                if data.draw(st.integers(0, 9)) == 0:
-                    follower.passed(line)  # shown and said so, then interrupted
-                    broken = True
-                    break
-            if broken or data.draw(st.integers(0, 9)) == 0:
-                break
-        else:
-            for line in follower.rest():
-                seen.append(line.start)
-            follower.stream_ended(True)
-    assert seen == list(range(total))
+        if read_on(follower, answered(sizes, int(follower.query().after or 0)), seen, chance):
+            follower.stream_ended(chance.random() < 0.5)
+    assert follower.finished
+    assert seen == list(range(sum(sizes)))

@@ -243,7 +243,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_importing_clutch_brings_no_http_framework() -> None:
     code = (
-        "import sys, time; t = time.perf_counter(); import clutch; took = time.perf_counter() - t;"
+        "import sys, time; t = time.process_time(); import clutch; took = time.process_time() - t;"
         "heavy = {'httpx', 'litestar', 'msgspec', 'http', 'asyncio', 'ssl', 'typer'} & set(sys.modules);"
         "assert not heavy, heavy; assert clutch.Client.__name__ == 'Client';"
         "assert not {'httpx', 'litestar', 'asyncio', 'typer'} & set(sys.modules); print(took)"
