@@ -24,13 +24,20 @@ from clutch.wire.link import CloseCode, ControlUp, Frames, NodeUse
 from clutch.wire.messages import Hello, Refusal, Report, Wanted
 from clutch.wire.programs import Kit, KitRequest
 
-SEND_WITHIN_S = 15.0
-SILENT_AFTER_S = 15.0
-"""Agents report every second: a control connection on which nothing comes for so long is dead."""
 KITS_AT_ONCE = 256
-ALIVE_WITHIN_S = 2.5
-STALE_BYTES_S = 0.4
-"""What an agent sent just before it died may still arrive for a moment; only later words prove that it lives."""
+
+
+class LinkLimits(msgspec.Struct, frozen=True):
+    """How patient a master is with a connection."""
+
+    send_within_s: float = 15.0
+    """One that does not take a message in this time is cut."""
+    silent_after_s: float = 15.0
+    """Agents report every second: a control connection on which nothing comes for so long is dead."""
+    alive_within_s: float = 2.5
+    """How long an agent has to show that it lives when another of its name knocks,"""
+    stale_s: float = 0.4
+    """not counting what it may have sent just before it died."""
 
 
 class Kits(Protocol):
@@ -44,12 +51,20 @@ class Kits(Protocol):
 class AgentLinks:
     """Implements the loop's ``Links``. Call ``serve`` with the loop before the first connection."""
 
-    def __init__(self, lane: Lane, kits: Kits, monitor: Monitor, metrics_reached: MetricsReached) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        kits: Kits,
+        monitor: Monitor,
+        metrics_reached: MetricsReached,
+        limits: LinkLimits | None = None,
+    ) -> None:
         self.tunnels = Tunnels()
         self._lane = lane
         self._kits = kits
         self._monitor = monitor
         self._metrics_reached = metrics_reached
+        self._limits = limits or LinkLimits()
         self._door: Door | None = None
         self._controls: dict[NodeId, _Control] = {}
         self._bulks: dict[NodeId, BulkConnection] = {}
@@ -72,7 +87,7 @@ class AgentLinks:
 
     async def control(self, socket: Socket, node: NodeId, session: str, token_node: str) -> None:
         """Serve one control connection until it ends. ``token_node`` is whose token it came with."""
-        control = _Control(socket, session)
+        control = _Control(socket, session, self._limits)
         try:
             door = self._admit(node, session, token_node)
             await self._make_room(node, session)
@@ -108,22 +123,26 @@ class AgentLinks:
     async def _make_room(self, node: NodeId, session: str) -> None:
         """A new connection of the same agent takes the place of its old one; a new agent only if the old one is
         silent. ``Conflict`` if that one lives."""
-        older = self._controls.get(node)
-        if older is None:
-            return
-        if older.session != session:
-            asked_at = time.monotonic()
-            while time.monotonic() < asked_at + ALIVE_WITHIN_S and not older.ended.is_set():
-                if older.heard_at > asked_at + STALE_BYTES_S:
-                    raise Conflict(
-                        "another agent of this name is connected and alive",
-                        object=f"node {node}",
-                        next_step="Stop the other one, or start this one with --name of its own.",
-                    )
-                await older.next_word(asked_at + ALIVE_WITHIN_S - time.monotonic())
-        await older.cut(CloseCode.REPLACED, "a newer connection took its place")
-        if self._controls.get(node) is older:
-            del self._controls[node]
+        while (older := self._controls.get(node)) is not None:
+            if older.session != session and await self._lives(older):
+                raise Conflict(
+                    "another agent of this name is connected and alive",
+                    object=f"node {node}",
+                    next_step="Stop the other one, or start this one with --name of its own.",
+                )
+            await older.cut(CloseCode.REPLACED, "a newer connection took its place")
+            if self._controls.get(node) is older:
+                del self._controls[node]
+
+    async def _lives(self, older: _Control) -> bool:
+        """Whether it still says something, now that somebody asks."""
+        asked_at = time.monotonic()
+        until = asked_at + self._limits.alive_within_s
+        while time.monotonic() < until and not older.ended.is_set():
+            if older.heard_at > asked_at + self._limits.stale_s:
+                return True
+            await older.next_word(until - time.monotonic())
+        return False
 
     def _heard(self, door: Door, node: NodeId, control: _Control, message: Report | NodeUse | KitRequest) -> None:
         match message:
@@ -172,8 +191,9 @@ _CODES: dict[type[ClutchError], CloseCode] = {
 class _Control:
     """One control connection."""
 
-    def __init__(self, socket: Socket, session: str) -> None:
+    def __init__(self, socket: Socket, session: str, limits: LinkLimits) -> None:
         self.session = session
+        self._limits = limits
         self.heard_at = 0.0
         self.ended = asyncio.Event()
         self._socket = socket
@@ -200,7 +220,7 @@ class _Control:
 
     async def refuse(self, error: ClutchError, code: CloseCode) -> None:
         try:
-            async with asyncio.timeout(SEND_WITHIN_S):
+            async with asyncio.timeout(self._limits.send_within_s):
                 await self._socket.send(self._encode(Refusal(error.view())))
         except (ConnectionError, TimeoutError):
             return
@@ -236,7 +256,7 @@ class _Control:
 
     async def _receive(self, heard: Heard) -> None:
         while True:
-            async with asyncio.timeout(SILENT_AFTER_S):
+            async with asyncio.timeout(self._limits.silent_after_s):
                 data = await self._socket.receive()
             self.heard_at = time.monotonic()
             self._word.set()
@@ -252,7 +272,7 @@ class _Control:
                 places: tuple[type, ...] = (Hello, Refusal, Wanted)
                 first = next((place for place in places if place in waiting), None)
                 message = waiting.pop(first) if first is not None else self._kits.pop(next(iter(self._kits)))
-                async with asyncio.timeout(SEND_WITHIN_S):
+                async with asyncio.timeout(self._limits.send_within_s):
                     await self._socket.send(self._encode(message))
             await self._wake.wait()
 
