@@ -31,6 +31,7 @@ from clutch.testing.blobs_suite import (
     check_store_that_dies_comes_back,
     check_tree_conflicts_are_refused,
 )
+from clutch.testing.push_master import PushMaster, push_master
 from clutch.testing.seaweed import ADDRESS_VARIABLE, Server, temporary_server
 from clutch.wire.errors import NotAllowed, NotFound
 
@@ -128,6 +129,44 @@ class ServerGround(ObjectGround):
         self._server.start()  # in this thread, with which the server dies
 
 
+class ServedGround:
+    """A real master that serves a folder over HTTP. What is damaged and counted is what lies in that folder."""
+
+    def __init__(self, master: PushMaster, token: str, root: Path, folder: Path) -> None:
+        self.folder = folder
+        self.address = f"served:{master.url}/default?token={token}&part_mib=1"
+        self._root = root
+        self._opened: list[FullBlobs] = []
+
+    async def open(self) -> FullBlobs:
+        self._opened.append(await open_blobs(self.address))
+        return self._opened[-1]
+
+    async def damage(self, key: str) -> None:
+        await DirectoryGround(self._root, self.folder).damage(f"workspaces/default/{key}")
+
+    async def leftovers(self) -> int:
+        parts = [path for path in (self._root / "served").rglob("*") if path.is_file()]
+        return len(parts) + len(list((self._root / ".clutch" / "parts").iterdir()))
+
+    async def close(self) -> None:
+        for blobs in self._opened:
+            await blobs.close()
+
+
+@pytest.fixture
+async def served_ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServedGround]:
+    local = tmp_path / "local"
+    local.mkdir()
+    # Three thousand keys are quicker in memory; what the check is about is the same
+    many = "lists_by_pages" in request.node.name
+    async with push_master(tmp_path / "master", blobs=MemoryBlobs(MemoryShelf()) if many else None) as master:
+        token = (await master.submit("t"))[0]
+        ground = ServedGround(master, token, tmp_path / "master" / "blobs", local)
+        yield ground
+        await ground.close()
+
+
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[Server]:
     """One real server for the whole run; each test has its own prefix on it."""
@@ -169,6 +208,16 @@ async def tree_ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 async def test_blobs(ground: Ground, check: Check) -> None:
     await check(ground)
+
+
+@pytest.mark.parametrize("check", [*CHECKS, check_tree_conflicts_are_refused, check_large_file], ids=name_of)
+async def test_served_blobs(served_ground: Ground, check: Check) -> None:
+    await check(served_ground)
+
+
+@pytest.mark.parametrize("check", SHARED_CHECKS, ids=name_of)
+async def test_served_blobs_of_killed_processes(served_ground: SharedGround, check: SharedCheck) -> None:
+    await check(served_ground)
 
 
 SEALED_BEHIND = [check for check in CHECKS if "pages" not in check.__name__]

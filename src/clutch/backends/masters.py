@@ -23,7 +23,10 @@ PAUSE_S = 0.1
 PAUSE_MAX_S = 1.0
 READ_S = 30.0
 CONNECT_S = 5.0
-CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 8
+"""More would be slower: httpx looks at every one of them for every request."""
+WAITING_MAX = 256
+"""Long polls have connections of their own, so that nothing waits behind them."""
 
 _BY_CODE: dict[str, type[ClutchError]] = {
     kind.code: kind
@@ -52,11 +55,17 @@ class Masters:
         self._addresses = tuple(address.rstrip("/") for address in addresses)
         self._current = 0
         self._try_s = try_s
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"},
+        self._token = token
+        secure = any(address.startswith("https:") for address in self._addresses)
+        self._trusted = _trust(ca_file) if secure else False  # loading the machine's authorities takes a while
+        self._quick, self._waiting = self._client(CONNECTIONS_MAX), self._client(WAITING_MAX)
+
+    def _client(self, connections: int) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {self._token}"},
             timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
-            limits=httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX),
-            verify=_trust(ca_file),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            verify=self._trusted,
             trust_env=False,
         )
 
@@ -77,10 +86,11 @@ class Masters:
         until = loop.time() + self._try_s
         pause = PAUSE_S
         timeout = httpx.Timeout(READ_S + waits_s, connect=CONNECT_S)
+        client = self._waiting if waits_s else self._quick
         while True:
             address = self._addresses[self._current % len(self._addresses)]
             try:
-                answer = await self._client.request(method, address + path, timeout=timeout, **sent)
+                answer = await client.request(method, address + path, timeout=timeout, **sent)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 failure: ClutchError = _unavailable(address, error)
             except httpx.HTTPError as error:
@@ -108,7 +118,8 @@ class Masters:
         return msgspec.json.decode(answer.content, type=kind)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._quick.aclose()
+        await self._waiting.aclose()
 
 
 def _unavailable(address: str, error: Exception) -> Unavailable:

@@ -193,6 +193,7 @@ async def push_master(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[PushMaster]:
     """A master that serves. What it keeps is in ``folder``; ``blobs`` and ``journal`` may be elsewhere."""
+    await asyncio.to_thread(folder.mkdir, exist_ok=True)
     settings = MasterSettings(data=folder)
     clock, agent = WallClock(), ReadyAgent()
     opened = await open_journal(journal or str(folder / "journal.db"))

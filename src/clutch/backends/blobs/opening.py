@@ -1,4 +1,4 @@
-"""From an address to blobs: ``memory:``, ``file:///FOLDER`` or a plain path, ``s3://``, ``gs://``, ``az://``.
+"""From an address to blobs: ``memory:``, ``file:///FOLDER`` or a path, ``s3://``, ``gs://``, ``az://``, ``served:``.
 
 Credentials are given in the address (``s3://KEY:SECRET@BUCKET``) or beside it, and then nothing else is consulted: no
 environment, no metadata service of a cloud. ``?credentials=ambient`` asks for those explicitly.
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 _KNOWN = (
     "Use memory:, file:///FOLDER, a path, s3://KEY:SECRET@BUCKET/PREFIX?endpoint=URL&region=NAME, "
-    "gs://BUCKET/PREFIX?key_file=FILE, or az://ACCOUNT:KEY@CONTAINER/PREFIX."
+    "gs://BUCKET/PREFIX?key_file=FILE, az://ACCOUNT:KEY@CONTAINER/PREFIX, or "
+    "served:http://MASTER:PORT/WORKSPACE?token=TOKEN."
 )
 _OPTIONS = {
     "s3": ("endpoint", "region", "credentials", "virtual_host", "part_mib"),
     "gs": ("key_file", "credentials", "part_mib"),
     "az": ("endpoint", "credentials", "part_mib"),
+    "served": ("token", "part_mib", "ca_file"),
 }
 _NOWHERE = "http://127.0.0.1:1"
 _RETRIES = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
@@ -42,6 +44,8 @@ async def open_blobs(url: str, *, keys: tuple[str, str] | None = None) -> FullBl
         raise BadRequest("the address of the blobs is empty", object="blobs", next_step=_KNOWN)
     if url == "memory:":
         return MemoryBlobs(MemoryShelf())
+    if scheme == "served" and colon:
+        return _open_served(rest, keys)
     if scheme in _OPTIONS and colon:
         return _open_objects(url, keys)
     if scheme == "file" and colon:
@@ -93,6 +97,25 @@ def _open_objects(url: str, keys: tuple[str, str] | None) -> FullBlobs:
             f"the address is not accepted: {str(error).partition(chr(10))[0][:200]}", object=where, next_step=_KNOWN
         ) from error
     return ObjectBlobs(store, where, part_bytes=int(options.get("part_mib", "16")) << 20)
+
+
+def _open_served(rest: str, keys: tuple[str, str] | None) -> FullBlobs:
+    """``URL[,URL...]/WORKSPACE?token=TOKEN``; the token may be given beside the address, as the secret of ``keys``."""
+    from clutch.backends.blobs.served import ServedBlobs
+    from clutch.backends.masters import Masters
+
+    place, _, query = rest.partition("?")
+    bases, _, workspace = place.rpartition("/")
+    where = f"served:{place}"
+    addresses = tuple(base for base in bases.split(",") if base)
+    if not workspace or not addresses or not all(a.startswith(("http://", "https://")) for a in addresses):
+        raise BadRequest("no master and workspace in the address", object=where, next_step=_KNOWN)
+    options = _options(SplitResult("served", "", "", query, ""), where)
+    token = keys[1] if keys is not None else options.get("token", "")
+    if not token:
+        raise BadRequest("there is no token in the address", object=where, next_step=_KNOWN)
+    masters = Masters(addresses, token, ca_file=options.get("ca_file", ""))
+    return ServedBlobs(masters, unquote(workspace), part_bytes=int(options.get("part_mib", "8")) << 20)
 
 
 def _options(parts: SplitResult, where: str) -> dict[str, str]:

@@ -55,7 +55,9 @@ from clutch.wire.push import (
 PART_BYTES = 8 << 20
 JOIN_S = 3600.0
 """How long a master may take to join the parts of a large file."""
-_TRIES = 5
+FIRST_BYTES = 8 << 20
+"""What a master gives of a blob in one piece."""
+_TRIES = 20
 
 
 class ServedBlobs:
@@ -72,11 +74,11 @@ class ServedBlobs:
         check_key(key)
         check_range(key, start, stop)
         for _ in range(_TRIES):
-            blob = await self.stat(key)
+            blob, content = await self._first(key, start, stop)
             first, last = clamp_range(key, start, stop, blob.size_bytes)
             try:
-                async with aclosing(self._pieces(blob, first, last)) as pieces:
-                    content = b"".join([piece async for piece in pieces])
+                async with aclosing(self._pieces(blob, first + len(content), last)) as pieces:
+                    content = b"".join([content, *[piece async for piece in pieces]])
             except Conflict:
                 continue  # replaced meanwhile: all of it again
             if len(content) == blob.size_bytes and hashlib.sha256(content).hexdigest() != blob.sha256:
@@ -94,6 +96,20 @@ class ServedBlobs:
         async with aclosing(windowed(work(), window_for(self._part_bytes))) as pieces:
             async for piece in pieces:
                 yield piece
+
+    async def _first(self, key: str, start: int, stop: int | None) -> tuple[Blob, bytes]:
+        """A blob as it is now, with the first of the wanted bytes; what is small comes whole, in one request."""
+        until = start + FIRST_BYTES if stop is None else min(stop, start + FIRST_BYTES)
+        if until == start:
+            return await self.stat(key), b""
+        headers = {"Range": f"bytes={start}-{until - 1}"}
+        answer = await self._ask("GET", self._at(key), f"blob {key}", headers=headers)
+        try:
+            size = int(answer.headers["content-range"].rpartition("/")[2])
+            modified = float(answer.headers["clutch-modified-at"])
+            return Blob(key, size, answer.headers["clutch-sha256"], modified), answer.content
+        except (KeyError, ValueError) as error:
+            raise Unavailable("this is no answer of a master", object=f"blob {key}") from error
 
     async def _piece(self, blob: Blob, start: int, stop: int) -> bytes:
         headers = {"Range": f"bytes={start}-{stop - 1}", "If-Match": f'"{blob.sha256}"'}

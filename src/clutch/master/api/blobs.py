@@ -6,9 +6,11 @@ A user needs a role in the workspace (viewer to read, editor to change); a membe
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from litestar import Request, Response, delete, get, head, post, put
+from litestar.exceptions import InternalServerException
 from litestar.params import Parameter
 from litestar.response import Stream
 
@@ -18,7 +20,7 @@ from clutch.master.push.standing import require_member
 from clutch.master.services import Services
 from clutch.wire.access import CallerKind, Needs, Role
 from clutch.wire.api import PAGE_MAX, Page
-from clutch.wire.errors import BadRequest, Conflict, NotFound
+from clutch.wire.errors import BadRequest, Conflict, NotFound, Unavailable
 from clutch.wire.push import (
     BLOBS,
     UPLOADS,
@@ -33,6 +35,7 @@ from clutch.wire.push import (
 
 EITHER: dict[str, Any] = {"needs": Needs.MEMBER_OR_USER, "audit": False}
 SHA256_HEADER, MODIFIED_HEADER = "Clutch-Sha256", "Clutch-Modified-At"
+TRIES = 10
 SWEEP_MAX_S = 10 * 365 * 86400.0
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 KEY = f"{BLOBS}/{{workspace:str}}/{{key:path}}"
@@ -51,6 +54,15 @@ def _admit(services: Services, caller: Caller, workspace: str, role: Role) -> No
 def _key(path: str) -> str:
     """Litestar gives a path with its first slash."""
     return path.removeprefix("/")
+
+
+async def _body(request: Request[Any, Any, Any]) -> AsyncIterator[bytes]:
+    """What is sent, as it comes. A caller that goes away in the middle ends it with an error, so nothing is stored."""
+    try:
+        async for chunk in request.stream():
+            yield chunk
+    except InternalServerException as error:
+        raise Unavailable("the caller went away before the end", object="body") from error
 
 
 def _range(header: str, view: BlobView) -> tuple[int, int] | None:
@@ -97,7 +109,7 @@ async def put_blob(
     condition = request.headers.get("if-none-match", "")
     if condition not in ("", "*"):
         raise BadRequest("If-None-Match can only be *", object=f"blob {_key(key)[:200]!a}")
-    return await services.push.shelves.put(workspace, _key(key), request.stream(), condition == "*")
+    return await services.push.shelves.put(workspace, _key(key), _body(request), condition == "*")
 
 
 @get(KEY, operation_id="get_blob", tags=["blobs"], opt=EITHER, media_type="application/octet-stream")
@@ -106,9 +118,21 @@ async def get_blob(
 ) -> Response[Any]:
     """Get a blob, or one range of it. With 'If-Match' only that very version."""
     _admit(services, caller, workspace, Role.VIEWER)
-    shelves = services.push.shelves
-    view = await shelves.stat(workspace, _key(key))
     wanted = request.headers.get("if-match", "").strip('"')
+    for _ in range(TRIES):
+        try:
+            return await _answer(services, request, workspace, _key(key), wanted)
+        except Conflict:
+            if wanted:
+                raise  # that version is gone; else the next one is as good
+    raise Unavailable("it is replaced faster than it can be read", object=f"blob {_key(key)}", next_step="Try again.")
+
+
+async def _answer(
+    services: Services, request: Request[Any, Any, Any], workspace: str, key: str, wanted: str
+) -> Response[Any]:  # fmt: skip
+    shelves = services.push.shelves
+    view = await shelves.stat(workspace, key)
     if wanted and wanted != view.sha256:
         raise Conflict("it was replaced", object=f"blob {view.key}", next_step="Read it again from its beginning.")
     span = _range(request.headers.get("range", ""), view)
@@ -183,7 +207,7 @@ async def put_part(
 ) -> PartView:
     """Store one part of a large file, named by its place and its hash."""
     _admit(services, caller, workspace, Role.EDITOR)
-    return await services.push.shelves.put_part(workspace, upload, part, request.stream())
+    return await services.push.shelves.put_part(workspace, upload, part, _body(request))
 
 
 @post(f"{UPLOAD}/commit", operation_id="commit_upload", tags=["blobs"], opt=EITHER, status_code=200)
