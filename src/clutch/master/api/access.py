@@ -15,7 +15,7 @@ from clutch.wire.access import Needs, Role, RoleGrant
 from clutch.wire.api import API, Page
 
 ROLES = f"{API}/roles"
-Scope = Annotated[str, Parameter(query="scope", max_length=140, description="`cluster` or `workspace:NAME`.")]
+Scope = Annotated[str, Parameter(max_length=140, description="`cluster` or `workspace:NAME`.")]
 Subject = Annotated[str, Parameter(max_length=140, description="`user:NAME` or `group:NAME`.")]
 
 
