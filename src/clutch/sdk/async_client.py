@@ -60,7 +60,7 @@ class AsyncClient:
 
     @classmethod
     def find(cls, environment: Mapping[str, str], *, patience_s: float = PATIENCE_S) -> Self:
-        """The cluster that an environment names (``os.environ``: CLUTCH_MASTER, CLUTCH_TOKEN), or this machine's."""
+        """The cluster that an environment names (the process's own: CLUTCH_MASTER, CLUTCH_TOKEN), or this machine's."""
         where = find(environment)
         return cls(where.masters, where.token, ca_file=where.ca_file, patience_s=patience_s)
 

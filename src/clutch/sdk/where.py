@@ -1,7 +1,7 @@
 """Where the cluster is and how to be let in: what was said, what the environment says, what ``clutch login`` kept, or
 the ``clutch up`` of this machine, in that order.
 
-The environment is an argument: a program passes ``os.environ``, a test its own.
+The environment is an argument: a program passes its own, a test another.
 """
 
 from __future__ import annotations
