@@ -18,10 +18,11 @@ import msgspec
 import structlog
 
 from clutch.agent import brain as b
+from clutch.agent.boot import boot_on_node
 from clutch.agent.directory import MemberDirectories
 from clutch.agent.folders import Note, WorkFolders, home_of
 from clutch.agent.holders import Holders
-from clutch.agent.launch import PROCESS, Place, Surroundings, backend_for, container_spec, read_program
+from clutch.agent.launch import PROCESS, Place, Surroundings, backend_for, container_spec, needs_boot, read_program
 from clutch.agent.monitor import Monitor, Watched
 from clutch.agent.ports import Ports
 from clutch.agent.relay import Relay
@@ -286,7 +287,11 @@ class Hands:
         ground.folders.keep(key, life.note)
         home = home_of(kit.run_as)
         place = Place(backend=backend, cwd=str(folder.cwd), tmp=str(folder.tmp), home=home, ports=life.note.ports)
-        return container_spec(wanted, program, kit, ground.around, place)
+        spec = container_spec(wanted, program, kit, ground.around, place)
+        if backend != PROCESS and needs_boot(program, wanted):
+            life.doing = "fetching its code and meeting its peers"
+            spec = await boot_on_node(spec, ground.around.python, ground.around.environment, place.tmp)
+        return spec
 
     def _never_started(self, key: Key, life: Life, reason: str, cause: ExitCause) -> None:
         """The master must hear of it as of any other end; there is nothing of it on the machine."""

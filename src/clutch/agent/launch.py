@@ -80,9 +80,8 @@ def container_spec(
     wanted: WantedMember, program: Program, kit: Kit, around: Surroundings, place: Place
 ) -> ContainerSpec:
     argv = program.argv
-    if needs_boot(program, wanted):
-        python = around.python if place.backend == PROCESS else "python3"
-        argv = (python, *BOOT, *program.argv)
+    if needs_boot(program, wanted) and place.backend == PROCESS:  # an image has no Python of ours: see ``agent.boot``
+        argv = (around.python, *BOOT, *program.argv)
     return ContainerSpec(
         member=wanted.member,
         fence=wanted.fence,

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from clutch.agent.boot import boot_on_node
 from clutch.agent.folders import Note, WorkFolders
 from clutch.agent.launch import Place, Surroundings, backend_for, container_spec, needs_boot, read_program
 from clutch.agent.monitor import MEMBERS_AT_ONCE, Devices, Monitor, MonitorSettings, Watched
 from clutch.agent.ports import Ports
 from clutch.agent.ways import remembered
 from clutch.backends.containers.base import Key
-from clutch.wire.containers import Limits, RunAs, Usage
+from clutch.wire.containers import ContainerSpec, Limits, RunAs, Usage
 from clutch.wire.errors import BadRequest, Unavailable
 from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.link import NodeUse, SlotUse
@@ -96,6 +98,24 @@ def test_what_cannot_be_executed_is_refused() -> None:
             read_program(payload, "t")
     with pytest.raises(Unavailable, match="slot 1 is not on this machine"):
         container_spec(wanted(slots=(0, 1)), Program(argv=("a",)), Kit(MEMBER, FENCE), AROUND, PLACE)
+
+
+def booted(tmp_path: Path, **environment: str) -> ContainerSpec:
+    (tmp_path / "tmp").mkdir()
+    return ContainerSpec(MEMBER, FENCE, ("a",), str(tmp_path), {"MINE": "1", **environment}, image="busybox")
+
+
+async def test_boot_on_the_node_fills_the_folder_and_tells_the_container(tmp_path: Path) -> None:
+    spec = booted(tmp_path)
+    after = await boot_on_node(spec, sys.executable, {"PATH": "/bin", "NODES": "own"}, str(tmp_path / "tmp"))
+    assert after.environment == {"MINE": "1"} and after.argv == ("a",)
+    assert Mount(str(tmp_path / "tmp"), str(tmp_path / "tmp"), read_only=False) in after.mounts
+
+
+async def test_what_stops_boot_on_the_node_is_said_in_its_words(tmp_path: Path) -> None:
+    spec = booted(tmp_path, CLUTCH_CODE="sha256:no", CLUTCH_MASTERS="http://127.0.0.1:9")
+    with pytest.raises(Unavailable, match="this is no digest"):
+        await boot_on_node(spec, sys.executable, {"PATH": "/bin"}, str(tmp_path / "tmp"))
 
 
 # -- ports --------------------------------------------------------------------------------------------------------
