@@ -152,8 +152,8 @@ class House:
 
     def measure(self, node: NodeId, *members: MemberUse) -> None:
         use = NodeUse(
-            node=node, at=time.time(), cpu_percent=42.0, memory_bytes=2**30, backends=("process",), slots=(SlotUse(0, 80),),
-            members=members,
+            node=node, at=time.time(), cpu_percent=42.0, memory_bytes=2**30, backends=("process",),
+            slots=(SlotUse(0, 80),), members=members,
         )  # fmt: skip
         self.services.monitor.take(node, use)
 
@@ -175,7 +175,9 @@ async def until(holds: Callable[[], bool]) -> None:
 async def until_true(holds: Callable[[], Awaitable[bool]]) -> None:
     """Returns when it holds; fails after a generous deadline."""
     async with asyncio.timeout(DEADLINE_S):
-        while not await holds():
+        while True:
+            if await holds():
+                return
             await asyncio.sleep(0.005)
 
 

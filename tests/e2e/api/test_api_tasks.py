@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from api_house import House, decoded, open_house, submission
 
 from clutch.wire.access import Role
@@ -195,39 +194,39 @@ async def test_workspaces_keep_tasks_apart(tmp_path: Path) -> None:
             assert (await admin.post("/api/v1/tasks", json=submission(workspace="nowhere"))).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("path", "change"),
-    [
-        ("program.argv", {"program": {"argv": []}}),
-        ("program.argv[0]", {"program": {"argv": ["a\0b"]}}),
-        ("program.environment.A B", {"program": {"argv": ["x"], "environment": {"A B": "1"}}}),
-        ("program.environment.CLUTCH_TOKEN", {"program": {"argv": ["x"], "environment": {"CLUTCH_TOKEN": "1"}}}),
-        ("program.code", {"program": {"argv": ["x"], "code": "sha256:zz"}}),
-        ("program.code", {"program": {"argv": ["x"], "code": "sha256:" + "0" * 64}}),
-        ("program.ports[0]", {"program": {"argv": ["x"], "ports": [70000]}}),
-        ("program.mounts[0].source", {"program": {"argv": ["x"], "mounts": [{"source": "x/..", "target": "/y"}]}}),
-        ("program.colour", {"program": {"argv": ["x"], "colour": "red"}}),
-        ("program", {"program": {"argv": ["x" * 200_000]}}),
-        ("name", {"name": "a b"}),
-        ("name", {"name": "stop"}),
-        ("kind", {"kind": ""}),
-        ("count", {"count": "many"}),
-        ("roles[0].shape.count", {"count": 0}),
-        ("roles[0].shape.each.slots", {"resources": {"slots": -1}}),
-        ("roles[0].shape.each.memory_bytes", {"resources": {"memory_bytes": 2**63}}),
-        ("priority", {"priority": 0}),
-        ("leave_within_s", {"leave_within_s": 1e300}),
-        ("key", {"key": "a\0"}),
-    ],
-)
-async def test_what_is_wrong_is_named(tmp_path: Path, path: str, change: dict[str, object]) -> None:
+WRONG: list[tuple[str, dict[str, object]]] = [
+    ("program.argv", {"program": {"argv": []}}),
+    ("program.argv[0]", {"program": {"argv": ["a\0b"]}}),
+    ("program.environment.A B", {"program": {"argv": ["x"], "environment": {"A B": "1"}}}),
+    ("program.environment.CLUTCH_TOKEN", {"program": {"argv": ["x"], "environment": {"CLUTCH_TOKEN": "1"}}}),
+    ("program.code", {"program": {"argv": ["x"], "code": "sha256:zz"}}),
+    ("program.code", {"program": {"argv": ["x"], "code": "sha256:" + "0" * 64}}),
+    ("program.ports[0]", {"program": {"argv": ["x"], "ports": [70000]}}),
+    ("program.mounts[0].source", {"program": {"argv": ["x"], "mounts": [{"source": "x/..", "target": "/y"}]}}),
+    ("program.colour", {"program": {"argv": ["x"], "colour": "red"}}),
+    ("program", {"program": {"argv": ["x" * 200_000]}}),
+    ("name", {"name": "a b"}),
+    ("name", {"name": "stop"}),
+    ("kind", {"kind": ""}),
+    ("count", {"count": "many"}),
+    ("roles[0].shape.count", {"count": 0}),
+    ("roles[0].shape.each.slots", {"resources": {"slots": -1}}),
+    ("roles[0].shape.each.memory_bytes", {"resources": {"memory_bytes": 2**63}}),
+    ("priority", {"priority": 0}),
+    ("leave_within_s", {"leave_within_s": 1e300}),
+    ("key", {"key": "a\0"}),
+]
+
+
+async def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house, house.client() as client:
-        answer = await client.post("/api/v1/tasks", json=submission(**change))
-        assert answer.status_code == 400, answer.text
-        error = answer.json()
-        assert error["code"] == "bad_request"
-        shown = error["path"] + " " + error["cause"]
-        assert path in shown or path.rpartition(".")[2] in shown, error
+        for path, change in WRONG:
+            answer = await client.post("/api/v1/tasks", json=submission(**change))
+            assert answer.status_code == 400, (path, answer.text)
+            error = answer.json()
+            assert error["code"] == "bad_request"
+            shown = error["path"] + " " + error["cause"]
+            assert path in shown or path.rpartition(".")[2] in shown, (path, error)
 
 
 async def test_an_unknown_pool_is_not_found(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def _validation(error: ValidationException, subject: str) -> BadRequest:
         return BadRequest(clean(error.detail), object=subject)
     wrong = [(clean(str(each.get("key", ""))), clean(str(each.get("message", "it is malformed")))) for each in extra]
     path, cause = wrong[0]
+    path = "" if path == "data" else path  # litestar's name for the whole body
     if wrong[1:]:
         cause = f"{cause}; and also {'; '.join(f'{p}: {c}' for p, c in wrong[1:])}"
     return BadRequest(clean(cause), object=subject, path=path, next_step="See /docs for what this takes.")

@@ -9,11 +9,10 @@ import msgspec
 from litestar import Request, get
 from litestar.di import Provide
 from litestar.params import Parameter
-from litestar.response import Stream
 
 from clutch.master.access.caller import Caller
 from clutch.master.api.paging import Limit, Word, words
-from clutch.master.api.streaming import until_stopped
+from clutch.master.api.streaming import Flow, until_stopped
 from clutch.master.events import EventFilter, EventPage
 from clutch.master.finding import find_task
 from clutch.master.services import Services
@@ -68,7 +67,7 @@ async def list_events(services: Services, caller: Caller, wanted: Wanted, limit:
     if wanted.follow:
         start = services.feed.last if wanted.after is None else wanted.after
         pages = services.feed.follow(chosen, start)
-        stream: Any = Stream(_events(services, pages, start), media_type=SSE, headers={"Cache-Control": "no-store"})
+        stream: Any = Flow(_events(services, pages, start), media_type=SSE, headers={"Cache-Control": "no-store"})
         return stream  # type: ignore[no-any-return]  # the type above describes a page, for the API's document
     page = await services.feed.page(chosen, wanted.after or 0, limit)
     return Page(page.items, str(page.seen) if page.more else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, cast
 
+import msgspec
 from litestar import delete, get, post, put
 from litestar.params import Parameter
 
@@ -29,13 +30,16 @@ Name = Annotated[str, Parameter(max_length=128, description="The node's name, or
 
 @get(NODES, operation_id="list_nodes", tags=["nodes"], opt={"needs": Needs.USER})
 async def list_nodes(
-    services: Services, pool: Word = "", states: StateWord = "", limit: Limit = 100, after: After = ""
+    services: Services, caller: Caller, pool: Word = "", states: StateWord = "", limit: Limit = 100, after: After = ""
 ) -> Page[NodeView]:
     """Nodes by name."""
     given = {"pool": words(pool, "pool"), "state": words(states, "state")}
     where = {column: value for column, value in given.items() if value}
     found = await services.journal.page(NodeView.table, where, "key", check_cursor(after), limit + 1)
-    return paged(cast(list[NodeView], found), limit, lambda view: view.key)
+    views = cast(list[NodeView], found)
+    if caller.cluster_role() is None:  # a reason may name members of workspaces they do not see
+        views = [msgspec.structs.replace(view, reason="") for view in views]
+    return paged(views, limit, lambda view: view.key)
 
 
 @get(NODE, operation_id="get_node", tags=["nodes"], opt={"needs": Needs.CLUSTER_VIEWER})

@@ -9,11 +9,10 @@ import msgspec
 from litestar import MediaType, get
 from litestar.di import Provide
 from litestar.params import Parameter
-from litestar.response import Stream as StreamAnswer
 
 from clutch.core.checks import NAME
 from clutch.master.access.caller import Caller
-from clutch.master.api.streaming import until_stopped
+from clutch.master.api.streaming import Flow, until_stopped
 from clutch.master.api.tasks import TASK, Name
 from clutch.master.finding import find_task
 from clutch.master.services import Services
@@ -115,7 +114,7 @@ async def read_output(
         return await services.output.page(query)
     pages = services.output.follow_pages(query)
     # The answer is a stream; its type above is what one line of it holds, for the API's description.
-    stream: Any = StreamAnswer(_json_lines(services, pages), media_type=JSON_LINES)
+    stream: Any = Flow(_json_lines(services, pages), media_type=JSON_LINES)
     return stream  # type: ignore[no-any-return]
 
 
@@ -149,7 +148,7 @@ async def read_raw_output(
     which: tuple[str, int, Epoch, int, str],
     start: Offset = 0,
     stop: Annotated[int | None, Parameter(ge=0, le=OFFSET_MAX)] = None,
-) -> StreamAnswer:
+) -> Flow:
     """The exact bytes of one stream of one member, from an offset on."""
     view = await find_task(services, caller, task)
     role, rank, epoch, incarnation, stream = which
@@ -158,7 +157,7 @@ async def read_raw_output(
     pieces = services.output.raw(member, fence, stream, start, stop)
     first = await anext(pieces, b"")  # what is wrong with the question is answered before anything is sent
     headers = {"Clutch-Fence": str(fence)}
-    return StreamAnswer(_bytes(services, first, pieces), media_type="application/octet-stream", headers=headers)
+    return Flow(_bytes(services, first, pieces), media_type="application/octet-stream", headers=headers)
 
 
 async def _latest(services: Services, member: MemberId, epoch: Epoch, incarnation: int) -> Fence:

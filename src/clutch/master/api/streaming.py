@@ -7,10 +7,19 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+from litestar.response import Stream
+
 T = TypeVar("T")
 
 BEAT_S = 10.0
 """So often something is sent though nothing happens, so that both ends notice when the other is gone."""
+
+
+class Flow(Stream):
+    """A streamed answer with a media type of its own, whatever its route says of the others."""
+
+    def to_asgi_response(self, app: Any, request: Any, **options: Any) -> Any:
+        return super().to_asgi_response(app, request, **{**options, "media_type": self.media_type})
 
 
 async def until_stopped(
