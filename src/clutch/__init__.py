@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from clutch.wire.version import VERSION
+
 if TYPE_CHECKING:
     from clutch.sdk.async_client import AsyncClient
     from clutch.sdk.client import Client
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["AsyncClient", "Client", "__version__"]
 
 _PLACES = {"Client": "clutch.sdk.client", "AsyncClient": "clutch.sdk.async_client"}

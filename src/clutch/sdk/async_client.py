@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import msgspec
 
-from clutch import __version__
 from clutch.sdk import calls
 from clutch.sdk.async_task import AsyncTask
 from clutch.sdk.call import JSON, Call, decode, rebuild
@@ -25,6 +24,7 @@ from clutch.sdk.where import Given, find, split_masters
 from clutch.sdk.wish import Wish, submission
 from clutch.wire.api import Page, SubmitTask
 from clutch.wire.errors import ClutchError, NotFound
+from clutch.wire.version import VERSION
 from clutch.wire.views import TaskView
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class AsyncClient:
             named, token, ca_file = where.masters, where.token, where.ca_file
         self.addresses = tuple(parse_address(text) for text in named)
         self.patience_s = patience_s
-        self._headers = {"User-Agent": f"clutch/{__version__}"} | (
-            {"Authorization": f"Bearer {token}"} if token else {}
-        )
+        self._headers = {"User-Agent": f"clutch/{VERSION}"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._ca_file = ca_file
         self._current = 0
         self._http: httpx.AsyncClient | None = None
@@ -112,7 +110,8 @@ class AsyncClient:
         attempts = self._attempts(call)
         while True:
             content = _pieces(packed, progress) if packed is not None else None
-            request = self._request(call, attempts, call.answer_s, content, packed.size_bytes if packed else 0)
+            within_s = attempts.answer_s(call.answer_s)
+            request = self._request(call, attempts, within_s, content, packed.size_bytes if packed else 0)
             try:
                 response = await self._client().send(request)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:

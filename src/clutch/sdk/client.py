@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
-from clutch import __version__
 from clutch.sdk import calls
 from clutch.sdk.call import Call, decode, rebuild
 from clutch.sdk.code import Packed, Progress, pack
@@ -28,6 +27,7 @@ from clutch.sdk.where import Given, find, split_masters
 from clutch.sdk.wish import Wish, submission
 from clutch.wire.api import Page, SubmitTask
 from clutch.wire.errors import ClutchError, NotFound
+from clutch.wire.version import VERSION
 from clutch.wire.views import TaskView
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Client:
             named, token, ca_file = where.masters, where.token, where.ca_file
         self.addresses: tuple[Address, ...] = tuple(parse_address(text) for text in named)
         self.patience_s = patience_s
-        self._connections = Connections(token, ca_file, f"clutch/{__version__}")
+        self._connections = Connections(token, ca_file, f"clutch/{VERSION}")
         self._current = 0
 
     @classmethod
@@ -85,7 +85,7 @@ class Client:
             size = packed.size_bytes if packed is not None else 0
             address = self.addresses[attempts.index]
             try:
-                status, answer = self._connections.ask(address, call, call.answer_s, body, size)
+                status, answer = self._connections.ask(address, call, attempts.answer_s(call.answer_s), body, size)
             except Unreached as error:
                 self._pause(attempts, Mishap.UNREACHED, explain(Mishap.UNREACHED, str(error), self._names()))
             except Broken as error:

@@ -12,6 +12,7 @@ from clutch.wire.errors import ClutchError, Unavailable
 
 DELAY_FIRST_S = 0.1
 DELAY_MAX_S = 2.0
+SILENT_S = 3.0
 
 
 class Mishap(StrEnum):
@@ -42,6 +43,13 @@ class Attempts:
     def index(self) -> int:
         """Which address is next."""
         return (self._first + self.tries) % self.addresses
+
+    def answer_s(self, most_s: float) -> float:
+        """How long this try may wait for its answer. With several masters a silent one (stopped, cut off) must not cost
+        the whole time: the others are asked soon, and a slow one gets longer in each round."""
+        if self.addresses == 1 or not self.repeatable:
+            return most_s
+        return min(most_s, SILENT_S * 2.0 ** min(self.tries // self.addresses, 10))
 
     def failed(self, mishap: Mishap, now: float, chance: float) -> float | None:
         """How long to pause before the next try, or None to give up. ``chance`` (0 to 1) spreads clients that lost the

@@ -1,0 +1,3 @@
+"""The release of this code, said by every side to the other."""
+
+VERSION = "0.1.0"
