@@ -135,7 +135,7 @@ class House:
             pool=PoolName("default"),
             session="s",
             sequence=1,
-            wanted_sequence=0,
+            wanted_sequence=state.index,
             generation=state.generation,
             term=state.term,
             greeting=1,

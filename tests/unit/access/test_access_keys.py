@@ -107,29 +107,44 @@ def test_a_password_is_known_by_its_hash_alone() -> None:
 def test_guessing_slows_down_for_one_name_at_one_place() -> None:
     throttle = Throttle()
     for _ in range(FREE_FOR_NAME):
-        throttle.check("ada", "10.0.0.1", 0.0)
-        throttle.failed("ada", "10.0.0.1", 0.0)
+        throttle.attempt("ada", "10.0.0.1", 0.0)
+    with pytest.raises(TooMany, match="too many") as told:
+        throttle.attempt("ada", "10.0.0.1", 0.5)
+    assert told.value.next_step == "Try again in 1 s."
+    throttle.attempt("ada", "10.0.0.2", 0.5)
+    throttle.attempt("bob", "10.0.0.1", 0.5)
+    at = 2.0
+    for _ in range(10):  # each time it must wait longer
+        throttle.attempt("ada", "10.0.0.1", at)
+        with pytest.raises(TooMany):
+            throttle.attempt("ada", "10.0.0.1", at + 1.9)
+        at += 300.0
     with pytest.raises(TooMany):
-        throttle.check("ada", "10.0.0.1", 0.5)
-    throttle.check("ada", "10.0.0.2", 0.5)
-    throttle.check("bob", "10.0.0.1", 0.5)
-    throttle.check("ada", "10.0.0.1", 1.5)
-    for _ in range(20):
-        throttle.failed("ada", "10.0.0.1", 2.0)
+        throttle.attempt("ada", "10.0.0.1", at - 100.0)
+    throttle.attempt("ada", "10.0.0.1", at)
+    for _ in range(2):  # an hour later it is forgotten
+        throttle.attempt("ada", "10.0.0.1", at + 5000.0)
+
+
+def test_who_is_right_begins_anew() -> None:
+    throttle = Throttle()
+    for _ in range(10 * FREE_FOR_ADDRESS):
+        throttle.attempt("ada", "10.0.0.1", 0.0)
+        throttle.succeeded("ada", "10.0.0.1")
+    for _ in range(FREE_FOR_ADDRESS):
+        throttle.attempt("", "10.0.0.1", 0.0)
+    throttle.succeeded("", "10.0.0.1")
+    throttle.attempt("", "10.0.0.1", 0.0)
     with pytest.raises(TooMany):
-        throttle.check("ada", "10.0.0.1", 250.0)
-    throttle.check("ada", "10.0.0.1", 303.0)
-    throttle.failed("ada", "10.0.0.1", 5000.0)
-    throttle.check("ada", "10.0.0.1", 5000.0)
-    throttle.succeeded("ada", "10.0.0.1")
+        throttle.attempt("bob", "10.0.0.1", 0.5)
 
 
 def test_guessing_many_names_slows_down_too_and_memory_is_bounded() -> None:
     throttle = Throttle(remembered=100)
     for number in range(FREE_FOR_ADDRESS):
-        throttle.failed(f"u{number}", "10.0.0.1", 0.0)
+        throttle.attempt(f"u{number}", "10.0.0.1", 0.0)
     with pytest.raises(TooMany):
-        throttle.check("new", "10.0.0.1", 0.5)
+        throttle.attempt("new", "10.0.0.1", 0.5)
     for number in range(1000):
-        throttle.failed("ada", f"10.0.{number}", 0.0)
+        throttle.attempt("ada", f"10.0.{number}", 0.0)
     assert len(throttle) == 100

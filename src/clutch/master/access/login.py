@@ -46,16 +46,15 @@ class Logins:
         """A session for whoever proves to be a user. ``NotAuthenticated`` says no more than that it failed."""
         now = self._access.clock.now()
         name = login.user if NAME.fullmatch(login.user) else ""
-        self._throttle.check(name, address, now)
         if bool(login.one_time_token) == bool(login.user):
             raise BadRequest(
                 "either a one-time token or a user with a password is needed",
                 object="login",
                 next_step="Give one of the two.",
             )
+        self._throttle.attempt(name, address, now)
         user = await self._proven(login, name, now)
         if not user:
-            self._throttle.failed(name, address, now)
             raise NotAuthenticated(
                 "user or password is wrong, or the token was used before" if name else "it lets nobody in",
                 object=f"user {name}" if name else "login",

@@ -6,6 +6,7 @@ from elsewhere, and trying many names from one place is slowed as well.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import msgspec
@@ -16,6 +17,8 @@ FREE_FOR_NAME, FREE_FOR_ADDRESS = 5, 50
 WAIT_MAX_S = 300.0
 FORGOTTEN_AFTER_S = 3600.0
 REMEMBERED = 10_000
+_ANYBODY = "*"
+"""No user can have this name."""
 
 
 class _Failures(msgspec.Struct, frozen=True):
@@ -31,21 +34,15 @@ class Throttle:
     def __len__(self) -> int:
         return len(self._failures)
 
-    def check(self, name: str, address: str, now: float) -> None:
-        """Nothing, or ``TooMany`` while this name or address has to wait."""
-        wait = max(self._wait((name, address), FREE_FOR_NAME, now), self._wait(("", address), FREE_FOR_ADDRESS, now))
+    def attempt(self, name: str, address: str, now: float) -> None:
+        """Count a try (an empty name: one without a name), or ``TooMany`` while it has to wait. It counts as failed
+        from the start, or many at once would all be free."""
+        keys = self._keys(name, address)
+        wait = max(self._wait(key, free, now) for key, free in keys.items())
         if wait > 0:
-            raise TooMany("too many failed logins", object="login", next_step=f"Try again in {wait:.0f} s.")
-
-    def _wait(self, key: tuple[str, str], free: int, now: float) -> float:
-        failures = self._failures.get(key)
-        if failures is None or failures.count < free:
-            return 0.0
-        pause = min(WAIT_MAX_S, 2.0 ** min(failures.count - free, 20))
-        return failures.last_at + pause - now
-
-    def failed(self, name: str, address: str, now: float) -> None:
-        for key in ((name, address), ("", address)):
+            step = f"Try again in {math.ceil(wait)} s."
+            raise TooMany("too many failed logins", object="login", next_step=step)
+        for key in keys:
             known = self._failures.pop(key, None)
             fresh = known is None or now - known.last_at > FORGOTTEN_AFTER_S
             self._failures[key] = _Failures(1 if fresh or known is None else known.count + 1, now)
@@ -53,4 +50,21 @@ class Throttle:
             self._failures.popitem(last=False)
 
     def succeeded(self, name: str, address: str) -> None:
+        """It was right: the name begins anew, and the address has failed once less."""
         self._failures.pop((name, address), None)
+        known = self._failures.get((_ANYBODY, address))
+        if known is not None:
+            self._failures[_ANYBODY, address] = _Failures(max(0, known.count - 1), known.last_at)
+
+    @staticmethod
+    def _keys(name: str, address: str) -> dict[tuple[str, str], int]:
+        """What a try counts for, and how many are free."""
+        anybody = {(_ANYBODY, address): FREE_FOR_ADDRESS}
+        return {(name, address): FREE_FOR_NAME, **anybody} if name else anybody
+
+    def _wait(self, key: tuple[str, str], free: int, now: float) -> float:
+        failures = self._failures.get(key)
+        if failures is None or failures.count < free:
+            return 0.0
+        pause = min(WAIT_MAX_S, 2.0 ** min(failures.count - free, 20))
+        return failures.last_at + pause - now
