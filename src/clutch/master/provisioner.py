@@ -16,7 +16,7 @@ from clutch.backends.machines.base import Machines
 from clutch.core.state import State
 from clutch.master.effects import Effect
 from clutch.wire import events as e
-from clutch.wire.errors import ClutchError, NotFound, TimedOut
+from clutch.wire.errors import BrokenInvariant, ClutchError, NotFound, TimedOut
 from clutch.wire.ids import PoolName
 from clutch.wire.journal import OutboxItem
 from clutch.wire.machines import LAUNCH, TERMINATE, Order
@@ -113,6 +113,9 @@ class Provisioner:
             return
         except ClutchError as error:
             self.errors[pool] = error
+            return
+        except Exception as escaped:  # a provider that breaks must not take the master with it
+            self.errors[pool] = BrokenInvariant(f"{type(escaped).__name__}: {escaped}", object=f"machines of {pool}")
             return
         self.errors.pop(pool, None)
         ours = tuple(i for i in found if i.cluster == self.settings.cluster and i.pool == pool)

@@ -21,9 +21,11 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -33,6 +35,8 @@ from clutch.backends.machines.site import Site
 from clutch.wire.errors import BadRequest, Corrupt, Unavailable
 from clutch.wire.machines import Instance, LocalTemplate, MachineId, Order
 
+T = TypeVar("T")
+AT_ONCE = 16
 LOOK_S = 0.02
 LOCK_S = 60.0
 STARTS_S = 10.0
@@ -56,23 +60,29 @@ class LocalMachines:
         self.site = site
         self.folder = site.folder
         self._children: dict[int, None] = {}
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="machines")
         for name in ("", "ended", "locks"):
             (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def launch(self, order: Order) -> Instance:
         _check_name(order.machine)
-        return await asyncio.to_thread(self._launch, order)
+        return await self._in_thread(self._launch, order)
 
     async def terminate(self, order: Order) -> None:
         _check_name(order.machine)
-        await asyncio.to_thread(self._terminate, order.machine)
+        await self._in_thread(self._terminate, order.machine)
 
     async def listing(self) -> list[Instance]:
         self._reap()
-        return await asyncio.to_thread(self._listing)
+        return await self._in_thread(self._listing)
 
     async def close(self) -> None:
         self._reap()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[..., T], *words: Any) -> T:
+        """Threads of its own: a start may take seconds, and nobody else's work should wait behind it."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *words)
 
     # -- what happens in a thread, to its end, also when nobody waits for it any more ----------------------------
 

@@ -160,13 +160,7 @@ class SshMachines:
         """What a script says on a host."""
         remote = " ".join(shlex.quote(word) for word in ["sh", "-c", script, "clutch", *words])
         async with self._calls:
-            process = await asyncio.create_subprocess_exec(
-                *self._ssh(host),
-                remote,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
+            process = await self._begin(host, remote)
             try:
                 async with asyncio.timeout(CALL_S + within_s):
                     said, complaint = await process.communicate(given)
@@ -185,6 +179,17 @@ class SshMachines:
                 next_step=f"Try {shlex.join([*self._ssh(host), 'true'])}.",
             )
         return said[-ANSWER_BYTES_MAX:].decode(errors="replace").strip()
+
+    async def _begin(self, host: SshHost, remote: str) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        try:
+            return await asyncio.create_subprocess_exec(*self._ssh(host), remote, stdin=pipe, stdout=pipe, stderr=pipe)
+        except OSError as error:
+            raise Unavailable(
+                f"ssh cannot be started here: {error.strerror}",
+                object=f"host {host.name}",
+                next_step="Install an ssh client on the master's machine.",
+            ) from error
 
     def _ssh(self, host: SshHost) -> list[str]:
         template = self.template
