@@ -73,6 +73,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
+        made.listen(BACKLOG)  # who comes before anything is served waits in line
         made.setblocking(False)
     except OSError as error:
         made.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import msgspec
@@ -105,6 +106,8 @@ def described(app: Any) -> dict[str, Any]:
             for method in handler.http_methods:
                 found = document["paths"].get(route.path_format, {}).get(method.lower())
                 if found is not None:
+                    summary, _, rest = inspect.cleandoc(handler.fn.__doc__ or "").partition("\n\n")
+                    found |= {"summary": " ".join(summary.split()), "description": rest}
                     found["x-needs"] = str(handler.opt.get("needs", ""))
     return document
 

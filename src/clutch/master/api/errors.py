@@ -31,6 +31,8 @@ def explain(error: Exception, subject: str = "") -> tuple[int, ErrorView]:
         return error.status, _cleaned(view)
     if isinstance(error, HTTPException):
         return _litestars(error, clean(subject))
+    if isinstance(error, RecursionError):  # only a body can be as deep as it likes
+        return 400, BadRequest("it is nested too deeply", object=clean(subject)).view()
     bug = BugError(
         "this is a bug of Clutch",
         object=clean(subject),
