@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clutch.backends.containers import proc
@@ -133,14 +133,12 @@ class DockerEngine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end_containerd(self) -> None:
-        """An engine that was killed leaves its helpers behind; each has our folder in its command line."""
+        """A killed engine leaves helpers behind, each with our folder in its command line, and what they run."""
         deadline = time.monotonic() + _STOP_S
         while helpers := proc.alive(self._helpers()):
-            for pid in helpers:
-                try:
+            for pid in [*(one for helper in helpers for one in proc.tree(helper)), *helpers]:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
             if time.monotonic() > deadline:
                 raise RuntimeError(f"these helpers of an engine cannot be ended: {helpers}")
             time.sleep(0.02)
@@ -187,7 +185,7 @@ def any_engine() -> Iterator[Path]:
         yield engine.socket
 
 
-def busybox_root() -> bytes:
+def busybox_root(passwd: bytes = b"root:x:0:0:root:/root:/bin/sh\n") -> bytes:
     """A file system of one static program and its names, as a tar."""
     program = _busybox()
     assert program is not None, missing()
@@ -203,7 +201,6 @@ def busybox_root() -> bytes:
             entry = tarfile.TarInfo(f"bin/{name}")
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             archive.addfile(entry)
-        passwd = b"root:x:0:0:root:/root:/bin/sh\n"
         entry = tarfile.TarInfo("etc/passwd")
         entry.size = len(passwd)
         archive.addfile(entry, io.BytesIO(passwd))
@@ -215,7 +212,9 @@ def import_image(socket: Path, name: str, root: bytes, changes: tuple[str, ...] 
     client = docker_client()
     words = [word for change in changes for word in ("--change", change)]
     command = [client, "--host", f"unix://{socket}", "import", *words, "-", name]
-    subprocess.run(command, input=root, check=True, capture_output=True)
+    done = subprocess.run(command, input=root, check=False, capture_output=True)
+    if done.returncode:
+        raise RuntimeError(f"the image {name} could not be made: {done.stderr.decode(errors='replace')}")
 
 
 def docker_client() -> str:
