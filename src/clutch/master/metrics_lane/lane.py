@@ -1,0 +1,275 @@
+"""The metrics lane: what tasks report is written once, in order, many callers in one commit, and read as series.
+
+It stands beside the decision loop and never waits for it: own writer, own readers, own file or connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from msgspec.structs import replace
+
+from clutch.master.metrics_lane.base import MetricsStore
+from clutch.master.metrics_lane.packing import Row
+from clutch.master.metrics_lane.reading import latest_values, series_of
+from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, check_incarnation
+from clutch.master.metrics_lane.taking import build, fresh, needs_loose
+from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, Stale, TimedOut, TooLarge, Unavailable
+from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
+from clutch.wire.metrics import LatestValue, MetricBatch, MetricsCommitted, MetricsQuery, Series
+
+Incarnation = tuple[MemberId, Fence]
+_STALE_TRIES = 3
+
+
+class MetricsSettings(msgspec.Struct, frozen=True):
+    """The bounds of a lane."""
+
+    waiting_max_points: int = 200_000
+    """In the line; who comes then waits for room. No call may be larger than that."""
+    commit_max_points: int = 50_000
+    known_max: int = 4_096
+    """Incarnations whose state is remembered between commits."""
+    reached_max: int = 100_000
+    """Incarnations whose sequence is remembered, the newest."""
+    inline_max_points: int = 200
+    """A commit this small is packed on the event loop; a thread would cost more."""
+    write_timeout_s: float = 60.0
+
+
+class _Call:
+    """One caller's batches, and the caller."""
+
+    __slots__ = ("answer", "batches", "incarnation", "size")
+
+    def __init__(self, incarnation: Incarnation, batches: tuple[MetricBatch, ...]) -> None:
+        self.incarnation = incarnation
+        self.batches = batches
+        self.size = len(batches) + sum(len(batch.points) for batch in batches)
+        self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def refuse(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class MetricsLane:
+    """``begin`` once, and ``run`` must be running for ``write`` to be answered."""
+
+    def __init__(self, store: MetricsStore, settings: MetricsSettings | None = None) -> None:
+        self.store = store
+        self.settings = settings or MetricsSettings()
+        self._known: dict[Incarnation, SourceState] = {}
+        self._reached: dict[Incarnation, int] = {}
+        self._waiting: list[_Call] = []
+        self._waiting_points = 0
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Condition()
+        self._turn = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="metrics")
+        self._ended = False
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Learn what the store has, so that ``reached`` can tell."""
+        newest = await self.store.newest(self.settings.reached_max)
+        self._reached = {state.incarnation: state.sequence for state in reversed(newest)}
+
+    async def run(self) -> None:
+        """Commit what comes in, until cancelled."""
+        group: list[_Call] = []
+        try:
+            while True:
+                await self._arrived.wait()
+                group = self._next_group()
+                async with self._turn:
+                    await self._serve(group)
+                async with self._room:
+                    self._waiting_points -= sum(call.size for call in group)
+                    self._room.notify_all()
+        finally:
+            self._ended = True
+            for call in (*group, *self._waiting):
+                call.refuse(_has_ended())
+
+    def close_threads(self) -> None:
+        self._threads.shutdown()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def reached(self, member: MemberId, fence: Fence) -> int:
+        """The sequence up to which the store holds an incarnation's batches; 0 for one that never reported."""
+        return self._reached.get((member, fence), 0)
+
+    async def opened(self, member: MemberId, fence: Fence) -> MetricsCommitted:
+        """What the store itself says that it has of an incarnation; the member sends from there."""
+        check_incarnation(member, fence)
+        async with self._turn:
+            found = await self.store.known([(member, fence)])
+            sequence = found[0].sequence if found else 0
+            return MetricsCommitted(member, fence, sequence)
+
+    async def write(self, member: MemberId, fence: Fence, batches: Iterable[MetricBatch]) -> int:
+        """The sequence up to which all of it is durable.
+
+        ``Conflict`` names the next batch when one is missing: nothing of this call was written. A stale fence is taken
+        under its own epoch; what it reports beyond the step from which its successor resumed is superseded.
+        """
+        check_incarnation(member, fence)
+        call = _Call((member, fence), tuple(batches))
+        if call.size > self.settings.waiting_max_points:
+            raise TooLarge(
+                f"{call.size} points in one write, at most {self.settings.waiting_max_points}",
+                object=str(member),
+                next_step="Send fewer batches at a time.",
+            )
+        try:
+            async with asyncio.timeout(self.settings.write_timeout_s):
+                await self._enter(call)
+                return await call.answer
+        except TimeoutError:
+            raise TimedOut(
+                f"the metrics were not durable within {self.settings.write_timeout_s:.0f} s",
+                object=str(member),
+                next_step="Send them again; what was stored is not stored twice.",
+            ) from None
+
+    async def _enter(self, call: _Call) -> None:
+        async with self._room:
+            await self._room.wait_for(
+                lambda: self._ended or self._waiting_points + call.size <= self.settings.waiting_max_points
+            )
+            if self._ended:
+                raise _has_ended()
+            self._waiting.append(call)
+            self._waiting_points += call.size
+            self._arrived.set()
+
+    def _next_group(self) -> list[_Call]:
+        size, count = 0, 0
+        for call in self._waiting:
+            if count and size + call.size > self.settings.commit_max_points:
+                break
+            size += call.size
+            count += 1
+        group, self._waiting = self._waiting[:count], self._waiting[count:]
+        if not self._waiting:
+            self._arrived.clear()
+        return group
+
+    async def _serve(self, group: list[_Call]) -> None:
+        """Commit one group. Whatever goes wrong is told to those who wait for it."""
+        for _ in range(_STALE_TRIES):
+            try:
+                taken = await self._take(group)
+            except Stale:
+                self._known.clear()  # another master wrote: see what it wrote and go on behind it
+                continue
+            except ClutchError as error:
+                self._known.clear()  # whether it was written is not always known
+                if len(group) == 1:
+                    group[0].refuse(error)
+                for call in group if len(group) > 1 else ():
+                    await self._serve([call])  # one source's trouble is not everybody's
+                return
+            for call in taken:
+                if not call.answer.done():
+                    call.answer.set_result(self._known[call.incarnation].sequence)
+            return
+        for call in group:
+            call.refuse(Unavailable("another master writes the same metrics", object="metrics", next_step="Reconnect."))
+
+    async def _take(self, group: list[_Call]) -> list[_Call]:
+        await self._learn(list(dict.fromkeys(call.incarnation for call in group)))
+        news: dict[Incarnation, tuple[list[Row], int]] = {}
+        taken = []
+        for call in group:
+            if call.answer.done():
+                continue  # refused before, or nobody waits for it any more
+            rows, reached = news.get(call.incarnation, ([], self._known[call.incarnation].sequence))
+            try:
+                more, reached = fresh(call.batches, reached, " ".join(map(str, call.incarnation)))
+            except ClutchError as error:
+                call.refuse(error)
+                continue
+            news[call.incarnation] = ([*rows, *more], reached)
+            taken.append(call)
+        await self._commit({one: new for one, new in news.items() if new[1] > self._known[one].sequence})
+        return taken
+
+    async def _learn(self, incarnations: Sequence[Incarnation]) -> None:
+        unknown = [one for one in incarnations if one not in self._known]
+        if not unknown:
+            return
+        if len(self._known) + len(unknown) > self.settings.known_max:
+            self._known.clear()
+            unknown = list(incarnations)
+        found = {state.incarnation: state for state in await self.store.known(unknown)}
+        self._known |= {one: found.get(one, SourceState(*one)) for one in unknown}
+
+    async def _commit(self, news: dict[Incarnation, tuple[list[Row], int]]) -> None:
+        work: list[tuple[SourceState, list[Row], int, list[Chunk]]] = []
+        for one, (rows, reached) in news.items():
+            state = self._known[one]
+            loose = await self._loose(state) if needs_loose(state, len(rows)) else []
+            work.append((state, rows, reached, loose))
+        if not work:
+            return
+
+        def changes() -> list[SourceChange]:
+            return [build(*one) for one in work]
+
+        size = sum(len(rows) + state.loose_points * bool(loose) for state, rows, _, loose in work)
+        if size <= self.settings.inline_max_points:
+            made = changes()
+        else:
+            made = await asyncio.get_running_loop().run_in_executor(self._threads, changes)
+        ids = await self.store.write(made)
+        for change, source in zip(made, ids, strict=True):
+            state = replace(change.state, id=source)
+            self._known[state.incarnation] = state
+            self._remember(state)
+
+    def _remember(self, state: SourceState) -> None:
+        self._reached.pop(state.incarnation, None)  # the last to change is the last to go
+        self._reached[state.incarnation] = state.sequence
+        if len(self._reached) > self.settings.reached_max:
+            del self._reached[next(iter(self._reached))]
+
+    async def _loose(self, state: SourceState) -> list[Chunk]:
+        rows = await self.store.chunks(ChunkSpan(state.id, state.loose_start, limit=10_000))
+        if not rows or rows[0].first != state.loose_start or rows[-1].last != state.sequence:
+            raise BrokenInvariant("loose batches are missing", object=str(state.member))
+        return rows
+
+    # -- epochs, reading, upkeep ---------------------------------------------------------------------------------
+
+    async def resumed(self, task: TaskId, epoch: Epoch, step: int) -> None:
+        """Keep from which step an epoch resumed: what older ones reported beyond it is superseded."""
+        if not 0 <= epoch < 2**31 or not -(2**63) <= step < 2**63:
+            raise BadRequest(f"no epoch {epoch} resumes from step {step}", object=str(task))
+        await self.store.resume(task, epoch, step)
+
+    async def series(self, query: MetricsQuery) -> list[Series]:
+        """The series that a query asks for, each with at most ``points_max`` points."""
+        return await series_of(self.store, self._threads, query)
+
+    async def latest(self, task: TaskId, group: str = "") -> list[LatestValue]:
+        """The newest value of each metric that is not superseded, by group and name."""
+        return await latest_values(self.store, self._threads, task, group)
+
+    async def forget(self, task: TaskId) -> int:
+        """Remove everything of a task; how many incarnations went."""
+        async with self._turn:
+            gone = await self.store.forget(task)
+            self._known.clear()
+            self._reached = {one: sequence for one, sequence in self._reached.items() if one[0].task != task}
+            return gone
+
+
+def _has_ended() -> Unavailable:
+    return Unavailable("the metrics lane has ended", object="metrics", next_step="Reconnect to the present master.")

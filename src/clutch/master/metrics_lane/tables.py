@@ -1,0 +1,43 @@
+"""The tables of a metrics store, for both SQL stores: columns, and rows back to records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clutch.master.metrics_lane.packing import checked
+from clutch.master.metrics_lane.records import Chunk, SourceState
+from clutch.wire.ids import Fence, MemberId, TaskId
+
+VERSION = 1
+"""Of the schema. A store of a newer release is refused."""
+KEY_COLUMNS = ("task", "role", "rank", "generation", "epoch", "incarnation")
+MOVING_COLUMNS = ("version", "sequence", "loose_start", "loose_rows", "loose_points", "latest")
+SOURCE_COLUMNS = (*KEY_COLUMNS, "id", *MOVING_COLUMNS)
+CHUNK_COLUMNS = ("first_batch", "last_batch", "low_step", "high_step", "points", "checksum", "body")
+
+
+def key_of(member: MemberId, fence: Fence) -> tuple[Any, ...]:
+    return (member.task, member.role, member.rank, fence.generation, fence.epoch, fence.incarnation)
+
+
+def moving_of(state: SourceState) -> tuple[Any, ...]:
+    """The values that change, in the order of ``MOVING_COLUMNS``."""
+    return (
+        state.version, state.sequence, state.loose_start, state.loose_rows, state.loose_points, state.latest,
+    )  # fmt: skip
+
+
+def state_from(row: Sequence[Any]) -> SourceState:
+    """From the columns in the order of ``SOURCE_COLUMNS``."""
+    task, role, rank, generation, epoch, incarnation, *rest = row
+    return SourceState(MemberId(TaskId(task), role, rank), Fence(generation, epoch, incarnation), *rest)
+
+
+def values_of(chunk: Chunk) -> tuple[Any, ...]:
+    """In the order of ``CHUNK_COLUMNS``."""
+    return (chunk.first, chunk.last, chunk.low, chunk.high, chunk.points, chunk.checksum, chunk.body)
+
+
+def chunk_from(row: Sequence[Any]) -> Chunk:
+    return checked(Chunk(*row))

@@ -1,0 +1,94 @@
+"""Which batches of a call are new, and the rows they become. Pure.
+
+A repeat is dropped, a missing number is refused by naming the next one, and then nothing of that call is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from clutch.master.metrics_lane.packing import Row, chunk, row, rows_in, with_latest
+from clutch.master.metrics_lane.records import PACK_POINTS, PACK_ROWS, Chunk, SourceChange, SourceState
+from clutch.wire.errors import BadRequest, Conflict, TooLarge
+from clutch.wire.metrics import (
+    BATCH_MAX_POINTS,
+    NAME_MAX,
+    POINT_MAX_VALUES,
+    TEXT_MAX,
+    MetricBatch,
+    MetricPoint,
+    Value,
+    heard,
+)
+
+_INTEGERS = range(-(2**63), 2**63)
+
+
+def fresh(batches: Iterable[MetricBatch], reached: int, name: str) -> tuple[list[Row], int]:
+    """The points of the batches behind ``reached``, and the sequence they reach."""
+    rows: list[Row] = []
+    for batch in batches:
+        if batch.sequence <= 0:
+            raise BadRequest(f"no batch has number {batch.sequence}", object=name, next_step="Count from 1.")
+        if batch.sequence <= reached:
+            continue
+        if batch.sequence != reached + 1:
+            raise Conflict(
+                f"batch {batch.sequence} came, batch {reached + 1} is missing",
+                object=name,
+                next_step=f"Send from batch {reached + 1} on.",
+            )
+        if len(batch.points) > BATCH_MAX_POINTS:
+            raise TooLarge(f"{len(batch.points)} points in a batch, at most {BATCH_MAX_POINTS}", object=name)
+        rows += [_checked(point, name) for point in batch.points]
+        reached = batch.sequence
+    return rows, reached
+
+
+def _checked(point: MetricPoint, name: str) -> Row:
+    if point.step not in _INTEGERS:
+        raise BadRequest(f"step {point.step} is out of range", object=name, path="step")
+    if not math.isfinite(point.at):
+        raise BadRequest("a point's time must be a time", object=name, path="at")
+    if len(point.values) > POINT_MAX_VALUES:
+        raise TooLarge(f"{len(point.values)} values in a point, at most {POINT_MAX_VALUES}", object=name)
+    for word in (point.group, *point.values):
+        if not 0 < len(word) <= NAME_MAX:
+            raise BadRequest(f"a name must have 1 to {NAME_MAX} characters", object=name, path=word[:40])
+    return row(point, {key: _value(value, name, key) for key, value in point.values.items()})
+
+
+def _value(value: Value, name: str, key: str) -> Value:
+    if isinstance(value, str):
+        if len(value) > TEXT_MAX:
+            raise TooLarge(f"a text of {len(value)} characters, at most {TEXT_MAX}", object=name, path=key)
+        return heard(value)
+    if isinstance(value, int) and value not in _INTEGERS:
+        return float(value) if abs(value) < 10**300 else math.copysign(math.inf, value)
+    return value
+
+
+def needs_loose(state: SourceState, points: int) -> bool:
+    """Whether the loose rows will be packed, so that they must be read first."""
+    return bool(state.loose_rows) and (state.loose_rows + 1 >= PACK_ROWS or state.loose_points + points >= PACK_POINTS)
+
+
+def build(state: SourceState, rows: Sequence[Row], reached: int, loose: Sequence[Chunk]) -> SourceChange:
+    """The change that makes new points durable; with ``loose`` chunks it packs them together."""
+    first = loose[0].first if loose else state.sequence + 1
+    old = [row for one in loose for row in rows_in(one)]
+    put = chunk(first, reached, [*old, *rows])
+    packs = bool(loose) or len(rows) >= PACK_POINTS
+    changed = replace(
+        state,
+        version=state.version + 1,
+        sequence=reached,
+        loose_start=reached + 1 if packs else state.loose_start,
+        loose_rows=0 if packs else state.loose_rows + 1,
+        loose_points=0 if packs else state.loose_points + len(rows),
+        latest=with_latest(state.latest, rows),
+    )
+    return SourceChange(changed, (put,), tuple(one.first for one in loose))
