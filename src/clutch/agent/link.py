@@ -25,6 +25,7 @@ from clutch.wire.errors import BadRequest, TimedOut
 from clutch.wire.ids import Fence, MemberId
 from clutch.wire.link import (
     BULK_PATH,
+    CONTROL_MAX_BYTES,
     CONTROL_PATH,
     FRAME_MAX_BYTES,
     NODE_HEADER,
@@ -40,11 +41,11 @@ from clutch.wire.link import (
 from clutch.wire.messages import Hello, Refusal, Report, Wanted
 from clutch.wire.programs import Kit, KitRequest
 
-WAIT_LEAST_S, WAIT_MOST_S = 0.1, 5.0
+WAIT_LEAST_S, WAIT_MOST_S = 0.1, 3.0
 STEADY_AFTER_S = 5.0
 """A connection that held so long was a good one: the next wait begins small again."""
-OPEN_WITHIN_S = 10.0
-PING_EVERY_S, PONG_WITHIN_S = 5.0, 15.0
+OPEN_WITHIN_S = 5.0
+PING_EVERY_S, PONG_WITHIN_S = 2.0, 5.0
 REPORT_PAUSE_S = 0.01
 KIT_AGAIN_S = 3.0
 WRITE_BUFFER_BYTES = 2**20
@@ -81,6 +82,7 @@ class Link:
         self._use: NodeUse | None = None
         self._kits: dict[tuple[MemberId, Fence], asyncio.Future[Kit]] = {}
         self._kits_to_ask: dict[tuple[MemberId, Fence], None] = {}
+        self._connected_at = 0.0
         self._wake = asyncio.Event()
         self._log = structlog.get_logger("clutch.agent")
 
@@ -117,17 +119,17 @@ class Link:
     # -- connections ---------------------------------------------------------------------------------------------
 
     async def run(self, ears: Ears, reach: Reach) -> None:
+        """Every master in turn without a pause, since at most one of them leads; then a pause that grows until a
+        connection has held for a while."""
+        masters = self._settings.masters
         wait_s = WAIT_LEAST_S
-        turn = 0
         while True:
-            master = self._settings.masters[turn % len(self._settings.masters)]
-            turn += 1
-            began = time.monotonic()
-            reason = await self._until_broken(master, ears, reach)
-            ears.disconnected(master, reason)
-            if time.monotonic() - began > STEADY_AFTER_S:
-                wait_s = WAIT_LEAST_S
-                turn -= 1  # it was good: try it first
+            for master in masters:
+                self._connected_at = 0.0
+                reason = await self._until_broken(master, ears, reach)
+                ears.disconnected(master, reason)
+                if self._connected_at and time.monotonic() - self._connected_at > STEADY_AFTER_S:
+                    wait_s = WAIT_LEAST_S
             await asyncio.sleep(wait_s * self._chance.uniform(0.5, 1.0))
             wait_s = min(wait_s * 2, WAIT_MOST_S)
 
@@ -135,6 +137,7 @@ class Link:
         """Be connected to this master; why it ended."""
         try:
             async with self._connect(master, CONTROL_PATH) as socket:
+                self._connected_at = time.monotonic()
                 ears.connected(master, str((socket.local_address or ("",))[0]))
                 await _together(self._hear(socket, ears), self._say(socket), self._keep_bulk(master, reach))
         except _BROKEN as broken:
@@ -161,7 +164,7 @@ class Link:
             ping_interval=PING_EVERY_S,
             ping_timeout=PONG_WITHIN_S,
             close_timeout=1.0,
-            max_size=FRAME_MAX_BYTES,
+            max_size=CONTROL_MAX_BYTES if path == CONTROL_PATH else FRAME_MAX_BYTES,
             write_limit=WRITE_BUFFER_BYTES,
         )
 

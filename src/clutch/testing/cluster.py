@@ -37,16 +37,16 @@ def free_port() -> int:
 
 def until(look: Callable[[], T | None], what: str, within_s: float = WAIT_S) -> T:
     """The first answer that is not None or False. ``AssertionError`` naming what was waited for."""
-    deadline = time.monotonic() + within_s
+    deadline, last = time.monotonic() + within_s, ""
     while True:
         try:
             found = look()
         except ClutchError as error:
-            found, what = None, f"{what} ({error})"
+            found, last = None, f" ({error})"
         if found:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what[:2000]}")
+            raise AssertionError(f"not within {within_s:g} s: {what}{last}")
         time.sleep(LOOK_S)
 
 

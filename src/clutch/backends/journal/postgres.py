@@ -154,7 +154,11 @@ class PostgresJournal:
 
     async def _connect_writer(self) -> Connection:
         if self._writer is None or self._writer.is_closed():
-            settings = {"application_name": "clutch journal", "lock_timeout": "10s"}
+            settings = {
+                "application_name": "clutch journal",
+                "lock_timeout": "10s",
+                "idle_in_transaction_session_timeout": "3s",  # one that sleeps must not keep its locks
+            }
             self._writer = await asyncpg.connect(
                 self.url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=settings
             )

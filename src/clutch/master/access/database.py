@@ -135,7 +135,11 @@ class PostgresDatabase:
         from clutch.backends.journal.postgres import address_of
 
         async def connect() -> Any:
-            settings = {"application_name": "clutch access", "lock_timeout": "10s"}
+            settings = {
+                "application_name": "clutch access",
+                "lock_timeout": "10s",
+                "idle_in_transaction_session_timeout": "3s",  # one that sleeps must not keep its locks
+            }
             return await asyncpg.connect(url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=settings)
 
         self.address = address_of(url)

@@ -12,6 +12,8 @@ import asyncpg
 from clutch.backends.journal.postgres import address_of, translated
 from clutch.wire.errors import TooNew
 
+ASLEEP = {"idle_in_transaction_session_timeout": "3s"}
+"""A master that is stopped or cut off in the middle of a transaction must not keep its locks from its successor."""
 _CONNECT_S = 10.0
 _COMMAND_S = 60.0
 _FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
@@ -82,7 +84,7 @@ class LaneConnections:
         async with self._turn:
             with speaking_of(self.address):
                 if self._writer is None or self._writer.is_closed():
-                    settings = {"application_name": f"clutch {self._name}", "lock_timeout": "10s"}
+                    settings = {"application_name": f"clutch {self._name}", "lock_timeout": "10s", **ASLEEP}
                     self._writer = await asyncpg.connect(
                         self.url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=settings
                     )
