@@ -14,11 +14,12 @@ from output_model import Run, lines_of
 from clutch.master.output.lane import OutputLane
 from clutch.master.output.memory import MemoryOutputStore
 from clutch.master.output.reading import ReaderSettings
+from clutch.master.output.text import shown
 from clutch.testing.output_suite import FENCE, MEMBER, NOW, lane_on, piece, refused, texts
 from clutch.wire.errors import BadRequest, NotFound, TimedOut, TooLarge
 from clutch.wire.ids import Fence, TaskId
 from clutch.wire.link import OutputDone, OutputGap, OutputPiece
-from clutch.wire.output import LINE_MAX_BYTES, OutputLine, OutputPage, OutputQuery
+from clutch.wire.output import LINE_MAX_BYTES, OutputLine, OutputPage, OutputQuery, RetentionPolicy
 
 QUERY = OutputQuery(task=MEMBER.task)
 BIT = st.one_of(
@@ -431,3 +432,30 @@ async def test_raw_bytes_of_what_is_not_there() -> None:
         await refused(NotFound, take(replace(MEMBER, rank=5), FENCE, "stdout", 0, 5))
         await refused(BadRequest, take(MEMBER, FENCE, "stdout", -1, 3))
         await refused(BadRequest, take(MEMBER, FENCE, "stdlog", 0, 3))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(BIT, min_size=5, max_size=40), st.integers(0, 2**32), st.floats(0.05, 0.95))
+def test_both_ends_agree_after_retention(bits: list[bytes], seed: int, part: float) -> None:
+    """Whatever was removed, lines cover the stream without holes, the same from either end, and say what is stored."""
+    data = b"".join(bits)
+
+    async def check() -> None:
+        store = MemoryOutputStore()
+        async with lane_on(store) as lane:
+            end = await write_runs(lane, [data], Random(seed), ends=bool(seed % 2))
+            size = await store.size_bytes()
+            policy = RetentionPolicy(size_max_bytes=max(int(size * part), 1))
+            kept = await lane.retain(policy, NOW, lambda task: False)
+            assert kept.kept_bytes <= policy.size_max_bytes
+            found = await forwards(lane, replace(QUERY, limit=10_000, partial=True))
+            assert found == await backwards(lane, replace(QUERY, limit=10_000, partial=True))
+            edges = [0, *(line.end for line in found)]
+            assert [line.start for line in found] == edges[:-1]
+            assert edges[-1] == end
+            assert all(shown(data[one.start : one.end]) == one.text for one in found if one.kind == "line")
+            if not seed % 2:
+                await lane.write([piece(end, b"more\n")])
+                assert (await forwards(lane, replace(QUERY, limit=10_000)))[-1].text.endswith("more")
+
+    asyncio.run(check())

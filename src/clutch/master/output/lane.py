@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from clutch.master.output.base import OutputStore
 from clutch.master.output.bell import Bell
 from clutch.master.output.reading import OutputReader, ReaderSettings
-from clutch.master.output.records import Key, Segment, Span, StreamChange
+from clutch.master.output.records import Key, Segment, Span, StreamChange, StreamState
 from clutch.master.output.retention import Excess, taken_out
 from clutch.master.output.taking import Frame
 from clutch.master.output.writing import LaneSettings, OutputWriter
+from clutch.wire.errors import Stale
 from clutch.wire.ids import Fence, MemberId, TaskId
 from clutch.wire.link import OutputCommitted
 from clutch.wire.output import OutputLine, OutputPage, OutputQuery, Retained, RetentionPolicy
@@ -94,15 +95,15 @@ class OutputLane:
 
     async def retain(self, policy: RetentionPolicy, now: float, is_live: Callable[[TaskId], bool]) -> Retained:
         """Remove what the policy does not keep, of tasks that are not live; gap records take its place."""
-        size = await self.store.size_bytes()
-        excess = Excess(policy, now, size)
+        excess = Excess(policy, now, await self.store.size_bytes())
         after = (float("-inf"), 0, 0)
         count, gone = 0, 0
         while aged := await self.store.oldest(after, _AGED_ROWS):
             chosen, is_enough = excess.choose(aged, is_live)
-            tasks = {one.stream: TaskId(one.task) for one in aged}
+            tasks = dict.fromkeys(TaskId(one.task) for one in aged if one.stream in chosen)
+            states = {state.id: state for task in tasks for state in await self.store.streams(task)}
             for stream, starts in chosen.items():
-                removed = await self._remove(tasks[stream], stream, starts)
+                removed = await self._remove(states[stream], starts) if stream in states else []
                 count += len(removed)
                 gone += sum(segment.size for segment in removed)
             if is_enough:
@@ -111,35 +112,31 @@ class OutputLane:
             after = (last.last_at, last.stream, last.start)
         return Retained(count, gone, await self.store.size_bytes())
 
-    async def _remove(self, task: TaskId, stream: int, starts: Sequence[int]) -> list[Segment]:
+    async def _remove(self, state: StreamState, starts: Sequence[int]) -> list[Segment]:
         """Put gap records in the place of these segments; the segments that went."""
         async with self._writer.alone():
-            state = next((one for one in await self.store.streams(task) if one.id == stream), None)
-            if state is None:
-                return []
             low, high = max(min(starts) - 1, 0), max(starts)
-            rows: list[Segment] = []
-            while not rows or rows[-1].start <= high:
-                behind = rows[-1].end if rows else low
-                found = await self.store.segments(Span(stream, behind, bodies=False))
-                if not found:
-                    break
-                rows += found
-            kept = next((place for place, row in enumerate(rows) if row.start > high), len(rows) - 1)
-            rows = rows[: kept + 1]
+            rows = await self._index(state.id, low, high + 1)
             if state.tail_rows and rows[-1].end < state.committed:
-                rows += await self._rest(stream, rows[-1].end)
+                rows += await self._index(state.id, rows[-1].end, state.committed)
             change = taken_out(state, rows, starts)
-            await self.store.write([await self._with_bodies(stream, change)])
+            try:
+                await self.store.write([await self._with_bodies(state.id, change)])
+            except Stale:
+                return []  # the stream has changed meanwhile; the next pass looks at it again
         wanted = dict.fromkeys(starts)
         return [row for row in rows if row.start in wanted]
 
-    async def _rest(self, stream: int, start: int) -> list[Segment]:
+    async def _index(self, stream: int, start: int, stop: int) -> list[Segment]:
+        """The index of a stretch, and the row behind it if there is one."""
         rows: list[Segment] = []
         while found := await self.store.segments(Span(stream, start, bodies=False)):
             rows += found
+            if rows[-1].start >= stop:
+                break
             start = found[-1].end
-        return rows
+        behind = next((place for place, row in enumerate(rows) if row.start >= stop), len(rows) - 1)
+        return rows[: behind + 1]
 
     async def _with_bodies(self, stream: int, change: StreamChange) -> StreamChange:
         """Rows that stay but say something else now are written anew, with their bytes."""
