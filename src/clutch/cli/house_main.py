@@ -10,21 +10,19 @@ from clutch.agent.slots import SlotWish
 from clutch.cli.house import House, HouseSettings
 from clutch.cli.seen import Up
 from clutch.cli.serving import run_loop
+from clutch.cli.wishes import UpWish
 from clutch.master.logs import configure_logs
 from clutch.master.settings import MasterSettings
 
-Asked = tuple[int, int, int, bool, str, str]
 
-
-def serve_house(data: Path, asked: Asked, tell: Callable[[Up], None]) -> None:
+def serve_house(data: Path, wish: UpWish, tell: Callable[[Up], None]) -> None:
     """Run a master and its agents until told to stop."""
-    agents, artificial, port, join, join_host, db = asked
     settings = HouseSettings(
-        master=MasterSettings(data=data, port=port, db=db),
-        agents=agents,
-        slots=SlotWish(artificial=artificial, cuda_visible=os.environ.get("CUDA_VISIBLE_DEVICES")),
-        join=join,
-        join_host=join_host,
+        master=MasterSettings(data=data, port=wish.port, db=wish.db),
+        agents=wish.agents,
+        slots=SlotWish(artificial=wish.artificial_slots, cuda_visible=os.environ.get("CUDA_VISIBLE_DEVICES")),
+        join=wish.join,
+        join_host=wish.join_host,
     )
 
     async def run() -> None:

@@ -15,6 +15,7 @@ import typer
 
 from clutch.cli import home
 from clutch.cli.seen import Up
+from clutch.cli.wishes import remembered
 from clutch.wire.errors import ClutchError, Unavailable
 
 UP_WITHIN_S = 60.0
@@ -23,31 +24,35 @@ _DATA = Annotated[Path | None, typer.Option(help="Its folder; the user's data fo
 
 
 def up(
-    agents: Annotated[int, typer.Option(help="So many agents, each a node of its own.", min=0)] = 1,
-    artificial_slots: Annotated[int, typer.Option(help="So many slots an agent that stand for nothing.")] = 0,
-    port: Annotated[int, typer.Option(help="0: the port used last time, else the first free one from 8620.")] = 0,
-    join: Annotated[bool, typer.Option("--join", help="Also listen for other machines, with TLS.")] = False,
-    join_host: Annotated[str, typer.Option(help="Address other machines reach this one by.")] = "",
-    db: Annotated[str, typer.Option(help="postgresql://...; empty: SQLite in the data folder.")] = "",
+    agents: Annotated[
+        int | None, typer.Option(help="So many agents, each a node of its own; 1 at first.", min=0)
+    ] = None,
+    artificial_slots: Annotated[int | None, typer.Option(help="So many slots an agent that stand for nothing.")] = None,
+    port: Annotated[int | None, typer.Option(help="0: the port used last time, else the first free from 8620.")] = None,
+    join: Annotated[
+        bool | None, typer.Option("--join/--no-join", help="Also listen for other machines, by TLS.")
+    ] = None,
+    join_host: Annotated[str | None, typer.Option(help="Address other machines reach this one by.")] = None,
+    db: Annotated[str | None, typer.Option(help="postgresql://...; empty: SQLite in the data folder.")] = None,
     data: _DATA = None,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in this terminal; Ctrl-C stops it.")] = False,
     ready_fd: Annotated[int, typer.Option(hidden=True)] = -1,
     as_json: Annotated[bool, typer.Option("--json", help="Say it as JSON.")] = False,
 ) -> None:
-    """Start a cluster on this machine, or find the one that runs. What it did before goes on."""
+    """Start a cluster on this machine, or find the one that runs. What it did before goes on, with the same options
+    unless others are given."""
     folder = (data or home.home()).absolute()
     if home.is_up(folder):
         _show(_again(folder), as_json, "It is up already.")
         return
-    if foreground:
-        from clutch.cli.house_main import serve_house
-
-        asked = (agents, artificial_slots, port, join, join_host, db)
-        serve_house(folder, asked, lambda seen: _tell(seen, ready_fd, as_json))
+    asked = {"agents": agents, "artificial_slots": artificial_slots, "port": port, "join": join}
+    wish = remembered(folder, {**asked, "join_host": join_host, "db": db})
+    if not foreground:
+        _show(_spawn(folder), as_json, "The cluster is up.")
         return
-    options = [f"--agents={agents}", f"--artificial-slots={artificial_slots}", f"--port={port}", f"--db={db}"]
-    options += [f"--data={folder}", f"--join-host={join_host}", *(["--join"] if join else [])]
-    _show(_spawn(folder, options), as_json, "The cluster is up.")
+    from clutch.cli.house_main import serve_house
+
+    serve_house(folder, wish, lambda seen: _tell(seen, ready_fd, as_json))
 
 
 def down(
@@ -66,14 +71,22 @@ def down(
     typer.echo("The cluster is down." + (" Its work goes on; 'clutch up' finds it again." if leave else ""))
 
 
-def _spawn(folder: Path, options: list[str]) -> Up:
+def _spawn(folder: Path) -> Up:
     """Start the process in the background and wait until it serves, or say why it does not."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     read_end, write_end = os.pipe()
     log_path = folder / home.LOG
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "clutch.cli.main", "up", "--foreground", f"--ready-fd={write_end}", *options],
+            [
+                sys.executable,
+                "-m",
+                "clutch.cli.main",
+                "up",
+                "--foreground",
+                f"--ready-fd={write_end}",
+                f"--data={folder}",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
