@@ -13,13 +13,16 @@ from typing import Protocol
 import msgspec
 
 from clutch.backends.machines.base import Machines
+from clutch.core.machines import Machine
+from clutch.core.node import HEARD
 from clutch.core.state import State
 from clutch.master.effects import Effect
 from clutch.wire import events as e
 from clutch.wire.errors import BrokenInvariant, ClutchError, NotFound, TimedOut
-from clutch.wire.ids import PoolName
+from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.journal import OutboxItem
 from clutch.wire.machines import LAUNCH, TERMINATE, Order
+from clutch.wire.outcomes import MachineState
 
 _decoder = msgspec.msgpack.Decoder(Order)
 
@@ -29,6 +32,8 @@ class ProvisionerSettings(msgspec.Struct, frozen=True):
     """Whose machines these are; everything a provider has under another name is left alone."""
     look_s: float = 30.0
     """How often a provider is asked what it really has."""
+    look_soon_s: float = 5.0
+    """How often while a machine's node is silent."""
     list_s: float = 60.0
     launch_s: float = 120.0
     """One launch may take so long; tried again until ``give_up_s`` have passed."""
@@ -100,7 +105,17 @@ class Provisioner:
         while True:
             for pool, machines in self.pools.items():
                 await self.look(pool, machines)
-            await asyncio.sleep(self.settings.look_s)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next look: sooner while a machine's node is silent, since its provider may know why."""
+        left_s = self.settings.look_s
+        while left_s > 0.0:
+            step_s = min(self.settings.look_soon_s, left_s)
+            await asyncio.sleep(step_s)
+            left_s -= step_s
+            if any(_is_silent(self.loop.state, machine) for machine in self.loop.state.machines.values()):
+                return
 
     async def look(self, pool: PoolName, machines: Machines) -> None:
         """Ask one provider once. The index is taken first: what is decided meanwhile, the listing cannot know."""
@@ -125,6 +140,11 @@ class Provisioner:
     async def close(self) -> None:
         for machines in self.pools.values():
             await machines.close()
+
+
+def _is_silent(state: State, machine: Machine) -> bool:
+    node = state.nodes.get(NodeId(machine.machine))
+    return machine.state is MachineState.SERVING and node is not None and node.state not in HEARD
 
 
 def _machine(item: OutboxItem) -> str:

@@ -378,6 +378,24 @@ def test_one_that_is_off_and_never_reported_is_cleared_away() -> None:
     assert yard.state.machines[name].reason is StopReason.STOPPED
 
 
+def test_one_that_is_off_is_not_waited_for_though_its_work_would() -> None:
+    yard = Yard()
+    yard.submit(trial_spec("t", on_node_lost=OnNodeLost.WAIT))
+    name = yard.joined(yard.own[0])
+    yard.up(yard.task("t"))
+    off = e.MachinesListed(
+        cause="provider", pool=POOL, instances=(Instance(name, "i", POOL, "c", running=False),), index=yard.state.index
+    )
+    assert yard.do(off) == [], "as long as its agent speaks, it runs"
+    yard.cut(name)
+    assert yard.do(off) == [], "nor is a moment of silence enough"
+    yard.pass_time(31.0)
+    yard.do(off)
+    assert yard.state.machines[name].reason is StopReason.STOPPED
+    yard.terminated(name)
+    assert yard.state.tasks[yard.task("t")].state is TaskState.QUEUED, "it starts elsewhere"
+
+
 # -- what is kept -------------------------------------------------------------------------------------------------
 
 

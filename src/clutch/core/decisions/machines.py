@@ -26,7 +26,7 @@ from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.machines import Instance, MachineId, StopReason, launch_token, terminate_token
-from clutch.wire.outcomes import MachineState, MemberState, NodeWish
+from clutch.wire.outcomes import MachineState, MemberState, NodeState, NodeWish
 from clutch.wire.specs import Autoscale
 
 Facts = Iterator[f.Fact]
@@ -164,12 +164,19 @@ def machines_listed(state: State, event: e.MachinesListed, now: float) -> Facts:
         found = seen.get(machine.machine)
         if found is None:
             yield from _gone(state, machine, "its provider no longer has it", now)
-        elif not found.running and machine.state in machines.AWAITED:
+        elif not found.running and _never_speaks(state, machine):
             yield from ask_stop(state, machine, StopReason.STOPPED)
     for name, instance in seen.items():
         known = name in state.machines or state.gone_machines.get(name, -1) > event.index
         if not known:
             yield from _stray(state, event.pool, instance)
+
+
+def _never_speaks(state: State, machine: Machine) -> bool:
+    """Whether nobody hears of it any more: it is awaited, or its node is lost. Off as well, it will not return, so that
+    nothing there is worth waiting for."""
+    node = state.nodes.get(NodeId(machine.machine))
+    return machine.state in machines.AWAITED or (node is not None and node.state is NodeState.LOST)
 
 
 def _stray(state: State, pool: PoolName, instance: Instance) -> Facts:
