@@ -30,6 +30,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolName
     masters: tuple[str, ...]
     ca_file: str
+    address: str = ""
     capacity: Capacity
     python: str
     environment: dict[str, str]
@@ -139,6 +140,7 @@ def _environment(
         "CLUTCH_POOL": around.pool,
         "CLUTCH_MASTERS": ",".join(around.masters),
         "CLUTCH_CA_FILE": around.ca_file,
+        "CLUTCH_ADDRESS": around.address,
         "CLUTCH_CHECKPOINT": wanted.checkpoint,
         "CLUTCH_CODE": program.code,
         "CLUTCH_RENDEZVOUS": "1" if program.rendezvous or wanted.members > 1 else "",

@@ -108,12 +108,13 @@ def _capacity(settings: AgentSettings) -> Capacity:
 
 
 def _surroundings(settings: AgentSettings, node: NodeId, capacity: Capacity) -> Surroundings:
-    base = {"PATH": f"{Path(sys.executable).parent}:{BASE_PATH}", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+    base = {"PATH": f"{Path(sys.executable).parent}:{BASE_PATH}", "LANG": "C.UTF-8"}
     return Surroundings(
         node=node,
         pool=PoolName(settings.pool),
         masters=settings.masters,
         ca_file=str(settings.ca_file or ""),
+        address=settings.address,
         capacity=capacity,
         python=sys.executable,
         environment={**base, **settings.environment},
@@ -135,6 +136,7 @@ def _monitor_settings(
         node=node,
         capacity=capacity,
         data=settings.data,
+        address=settings.address,
         labels=settings.labels,
         version=clutch.__version__,
         backends=backends,

@@ -54,6 +54,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeId
     capacity: Capacity
     data: Path
+    address: str = ""
     labels: dict[str, str]
     version: str
     backends: Callable[[], Awaitable[tuple[str, ...]]]
@@ -72,7 +73,7 @@ class Monitor:
         self._uses: dict[Key, tuple[float, MemberUse]] = {}
         self._notes: dict[ExitNote, int] = {}
         self._last = NodeUse(settings.node, 0.0)
-        self.address = ""
+        self.address = settings.address
 
     def changed(self) -> None:
         """Something began or ended: say so soon."""
@@ -89,7 +90,7 @@ class Monitor:
 
     def connected(self, address: str) -> None:
         """A master that may know nothing: say all reasons again."""
-        self.address = address
+        self.address = self._settings.address or address
         self._notes = dict.fromkeys(self._notes, NOTE_TIMES)
         self._soon.set()
 

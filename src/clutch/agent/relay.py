@@ -188,8 +188,8 @@ class Relay:
             shipment.end_sent = True
         self._ahead_bytes += shipment.ahead_bytes - before
         frames: list[Frame] = [_frame(shipment.key, piece) for piece in merged(pieces)]
-        if shipment.end_sent and shipment.end is not None:
-            frames.append(OutputDone(*shipment.key, *shipment.end))
+        if shipment.end_sent:  # a power cut may take from the spool what the store has: then the store is right
+            frames.append(OutputDone(*shipment.key, shipment.cursor.stdout, shipment.cursor.stderr))
         return frames
 
     def _release(self, shipment: Shipment) -> None:

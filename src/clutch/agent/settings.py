@@ -21,6 +21,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Path | None = None
     """Certificates to believe for ``https``; None: those of the system."""
     slots: SlotWish = SlotWish()
+    address: str = ""
+    """How other machines reach this one; empty: members find it out."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     reserve_millicpus: int = 0
     reserve_memory_bytes: int = 0

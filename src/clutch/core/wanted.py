@@ -63,7 +63,7 @@ def _member(state: State, member: Member) -> WantedMember:
         deadline=deadline,
         reason=reason,
         checkpoint=task.checkpoint,
-        payload=task.spec.payload,
+        payload=b"" if member.observed else task.spec.payload,  # only a start needs it, and it may be large
         millicpus=member.placement.millicpus if member.placement else 0,
         memory_bytes=member.placement.memory_bytes if member.placement else 0,
         members=len(allocation.members),

@@ -35,6 +35,9 @@ NODE_HEADER, SESSION_HEADER, PROTOCOL_HEADER = "Clutch-Node", "Clutch-Session", 
 CONTROL_PATH, BULK_PATH, ENROL_PATH = "/agent/v1/control", "/agent/v1/bulk", "/agent/v1/enrol"
 AUTHORITY_PATH = "/agent/v1/authority"
 FRAME_MAX_BYTES = 4 * 2**20
+"""Of one message on bulk."""
+CONTROL_MAX_BYTES = 64 * 2**20
+"""Of one message on control: what is wanted on a node that starts a thousand members at once is a few megabytes."""
 OUTPUT_WINDOW_BYTES = 8 * 2**20
 TUNNEL_WINDOW_BYTES = 256 * 2**10
 TUNNEL_PIECE_BYTES = 64 * 2**10

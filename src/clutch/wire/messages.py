@@ -38,6 +38,7 @@ class WantedMember(msgspec.Struct, frozen=True, array_like=True):
     checkpoint: str = ""
     """The last committed checkpoint, to resume from; empty for a fresh start."""
     payload: bytes = b""
+    """What it runs; left out once its agent has shown it, since nothing starts twice."""
     millicpus: int = 0
     memory_bytes: int = 0
     """What it holds there, and so may use at most; 0: no limit."""

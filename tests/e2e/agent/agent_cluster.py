@@ -143,7 +143,7 @@ class Cluster:
                 _end_shim(int(fields[b"shim"]), int(fields[b"shim_ticks"]))
 
     def agent(self, node: str, folder: str = "", **more: Any) -> Child:
-        data = self.folder / (folder or node)
+        data = Path(more.pop("data", self.folder / (folder or node)))
         told = {
             "masters": [f"http://127.0.0.1:{self.master.port}"],
             "data": str(data),

@@ -66,12 +66,16 @@ class CountingLane:
         self.lane = lane
         self.carried_bytes = 0
         self.writes = 0
+        self.first_at: dict[str, float] = {}
         self.opened = lane.opened
 
     async def write(self, frames: Sequence[OutputFrame]) -> list[OutputCommitted]:
         self.writes += 1
         self.carried_bytes += sum(len(frame.data) for frame in frames if isinstance(frame, OutputPiece))
-        return await self.lane.write(frames)
+        committed = await self.lane.write(frames)
+        for frame in frames:
+            self.first_at.setdefault(frame.member.task, time.monotonic())
+        return committed
 
 
 class PlainKits:
@@ -152,6 +156,8 @@ class House:
                 return {"carried": self.lane.carried_bytes, "writes": self.lane.writes}
             case "output":
                 return b64encode(await self.output(**wish)).decode()
+            case "latency":
+                return await self.latency(wish["task"])
             case "echo":
                 return await self.echo(**wish)
         return None
@@ -191,6 +197,15 @@ class House:
                 str(m): found.exit and list(msgspec.to_builtins(found.exit)) for m, found in state.members.items()
             },
         }
+
+    async def latency(self, task: str) -> dict[str, float]:
+        """Seconds from a submission to its acknowledgement, and from there to its first durable byte."""
+        began = time.monotonic()
+        await self.submit(task, {"argv": ["echo", "up"]})
+        asked = time.monotonic()
+        while task not in self.lane.first_at:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return {"submit": asked - began, "first_byte": self.lane.first_at[task] - asked}
 
     async def echo(self, task: str, size: int) -> dict[str, Any]:
         """Send so many bytes to a task's first port and count what comes back, both at once."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,26 @@ async def member_use(cluster: Cluster, task: str) -> list[object] | None:
     use = await cluster.master.ask("use", node="n1")
     members = [one for one in (use or {}).get("members", []) if one[0][0] == task]
     return members[0] if members and members[0][7] else None
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """One that others may enter; pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start something as somebody else")
+async def test_a_member_runs_as_its_kit_says_in_a_folder_of_its_own(cluster: Cluster) -> None:
+    with open_folder() as folder:
+        data = folder / "agent"
+        cluster.agent("open", data=str(data), artificial=20)
+        await cluster.master.node_is("open", "ready")
+        script = "id -u; touch here $TMPDIR/there && echo wrote; ls /root 2>/dev/null || echo closed"
+        await cluster.master.run("nobody", "sh", "-c", script, slots=20)
+        await cluster.master.ended("nobody")
+        assert await cluster.master.output("nobody") == b"65534\nwrote\nclosed\n"
 
 
 async def test_asked_to_leave_it_gets_a_signal_and_its_window(cluster: Cluster) -> None:

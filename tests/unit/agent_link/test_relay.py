@@ -219,6 +219,19 @@ async def test_what_was_dropped_at_the_cap_and_what_a_record_counts_beyond_the_s
     assert store.done[key()]
 
 
+async def test_a_spool_that_a_power_cut_made_shorter_than_the_store_ends_where_the_store_is(tmp_path: Path) -> None:
+    relay = Relay()
+    store = Store(relay)
+    spool = Spool(tmp_path / "a")
+    spool.add(b"a" * 80)
+    store.data[key(), "stdout"] = b"a" * 100
+    relay.watch(key(), spool.folder)
+    relay.exited(key(), 80, 0)
+    relay.reconnected()
+    store.all()
+    assert store.done[key()] and store.sent_bytes == 0
+
+
 async def test_a_thousand_members_that_say_nothing_cost_nothing(tmp_path: Path) -> None:
     relay = Relay()
     store = Store(relay)
