@@ -207,6 +207,8 @@ async def check_an_administrator_is_always_left(ground: Ground) -> None:
         await refused(Conflict, access.store.groups.set_members("ops", ()))
         await refused(Conflict, access.store.groups.delete("ops"))
         await refused(Conflict, access.store.users.change("ada", UserChange(active=False), None))
+        token = (await access.local_token()).read_text().strip()
+        assert (await access.identify(token)).name == "ada", "whoever owns the folder can always come in"
         assert (await access.store.groups.get("ops")).members == ("ada",), "what was refused changed nothing"
 
 
@@ -441,6 +443,15 @@ async def check_an_audit_that_is_cut_short_says_nothing_twice(ground: Ground) ->
         assert sorted(entry.at for entry in found) == [float(number) for number in range(700)]
 
 
+async def check_no_entry_holds_up_the_others(ground: Ground) -> None:
+    async with ground.master() as access:
+        await access.record(AuditEntry(at=1.0, who="user:a", action="act", object="/a\x00b", detail="\udc80" * 9))
+        await access.record(AuditEntry(at=2.0, who="user:a", action="act", object="x" * 100_000))
+        await access.audited()
+        newest, oldest = await access.store.audit.page(AuditFilter(), 0, 10)
+        assert (len(newest.object), oldest.object, oldest.detail) == (2000, "/a\ufffdb", "?" * 9)
+
+
 def _changes(held_s: float, tasks: int = 0) -> Changes:
     ada = Account("ada", "vision", "maps", "gpu")
     return Changes(charges={(0, ada): Charge(held_s=held_s, used_s=held_s / 2, tasks=tasks)})
@@ -505,5 +516,6 @@ CHECKS: tuple[Check, ...] = (
     check_another_master_key_is_refused,
     check_the_audit_is_complete_at_the_end,
     check_an_audit_that_is_cut_short_says_nothing_twice,
+    check_no_entry_holds_up_the_others,
     check_usage_adds_up_and_is_written_once,
 )

@@ -105,6 +105,10 @@ async def test_a_token_is_seen_once_and_never_can_more_than_its_maker(house: Hou
     assert {view["user"] for view in await admin.items("/tokens", user="ada")} == {"ada"}
     for_ada = await admin.post("/tokens", user="ada", kind="one_time")
     assert (await _log_in(house, one_time_token=for_ada["token"])).json()["view"]["user"] == "ada"
+    low = await admin.post("/tokens", user="ada", kind="one_time", role="viewer", workspace="vision")
+    session = await _log_in(house, one_time_token=low["token"])
+    house.http.cookies.clear()
+    assert (await Client(house.http, session.json()["token"]).get("/me"))["roles"] == {"workspace:vision": "viewer"}
     house.clock.time += 101.0
     assert await limited.status("GET", "/me") == 401, "expired"
 

@@ -23,6 +23,7 @@ QUEUE_MAX = 20_000
 BATCH_MAX = 500
 AGAIN_S = 1.0
 CLOSE_S = 20.0
+TEXT_MAX = 2000
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,22 @@ class Audit:
         return await self._database.write(lambda connection: connection.execute(statement).rowcount)
 
 
+def _storable(entry: AuditEntry) -> AuditEntry:
+    """The entry as any database keeps it. What somebody put into a path must not hold up the entries behind it."""
+
+    def kept(text: str) -> str:
+        return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")[:TEXT_MAX]
+
+    return AuditEntry(
+        at=entry.at,
+        who=kept(entry.who),
+        action=kept(entry.action),
+        object=kept(entry.object),
+        status=entry.status,
+        detail=kept(entry.detail),
+    )
+
+
 class Lane:
     """The way of entries to the store."""
 
@@ -85,6 +102,7 @@ class Lane:
         return len(self._waiting)
 
     def note(self, entry: AuditEntry) -> None:
+        entry = _storable(entry)
         if len(self._waiting) < self._queue_max:
             self._waiting.append(entry)
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, func, or_, select
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, or_, select
 
 from clutch.master.access.database import Database
 from clutch.master.access.rules import subject_of, workspace_of
@@ -36,6 +38,10 @@ class Grants:
 
         await self._database.write(work)
 
+    async def administrators(self) -> list[str]:
+        """The active users who may administer the cluster."""
+        return await self._database.read(lambda connection: list(connection.execute(_administrators()).scalars()))
+
     async def delete(self, subject: str, scope: str) -> None:
         def work(connection: Connection) -> None:
             done = connection.execute(delete(role_grants).where(is_row(role_grants, subject=subject, scope=scope)))
@@ -58,21 +64,27 @@ def _check_exists(connection: Connection, grant: RoleGrant) -> None:
             raise NotFound("there is no such workspace", object=grant.scope, next_step="Create it first.")
 
 
-def check_an_admin_is_left(connection: Connection) -> None:
-    """``Conflict`` when, after what this transaction did, nobody could administer the cluster any more."""
+def _administrators() -> Select[Any]:
+    """The active users who may administer the cluster, by themselves or through a group."""
     theirs = or_(
         role_grants.c.subject == "user:" + users.c.name,
         role_grants.c.subject.in_(
             select("group:" + memberships.c.group).where(memberships.c.user == users.c.name).correlate(users)
         ),
     )
-    question = (
-        select(func.count())
+    return (
+        select(users.c.name)
+        .distinct()
         .select_from(users)
         .join(role_grants, theirs)
         .where(users.c.active, role_grants.c.scope == CLUSTER, role_grants.c.role == Role.ADMIN)
+        .order_by(users.c.name)
     )
-    if not connection.execute(question).scalar():
+
+
+def check_an_admin_is_left(connection: Connection) -> None:
+    """``Conflict`` when, after what this transaction did, nobody could administer the cluster any more."""
+    if connection.execute(_administrators().limit(1)).first() is None:
         raise Conflict(
             "no active administrator of the cluster would be left",
             object="cluster",

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from clutch.core.checks import NAME
 from clutch.master.access.passwords import check_password, hashed, matches
 from clutch.master.access.throttle import Throttle
@@ -53,26 +55,28 @@ class Logins:
                 next_step="Give one of the two.",
             )
         self._throttle.attempt(name, address, now)
-        user = await self._proven(login, name, now)
-        if not user:
+        proven = await self._proven(login, name, now)
+        if proven is None:
             raise NotAuthenticated(
                 "user or password is wrong, or the token was used before" if name else "it lets nobody in",
                 object=f"user {name}" if name else "login",
                 next_step="Try again; an administrator can set a new password or make a one-time token.",
             )
         self._throttle.succeeded(name, address)
-        view = TokenView(id="", kind=TokenKind.SESSION, user=user, description=f"login from {address[:64]}")
-        return await self._access.make_token(view, SESSION_S)
+        return await self._access.make_token(
+            msgspec.structs.replace(proven, kind=TokenKind.SESSION, description=f"login from {address[:64]}"), SESSION_S
+        )
 
-    async def _proven(self, login: Login, name: str, now: float) -> str:
-        """The user this is, or nothing."""
+    async def _proven(self, login: Login, name: str, now: float) -> TokenView | None:
+        """Whose session this may become, with the limits of the token it comes from; None for nobody's."""
         if login.user:
-            return name if await self.matches(name, login.password) else ""
+            right = await self.matches(name, login.password)
+            return TokenView(id="", kind=TokenKind.SESSION, user=name) if right else None
         spent = await self._access.store.tokens.spend(hash_of(login.one_time_token), now)
         if spent is None:
-            return ""
+            return None
         _, active = await self._access.store.users.credentials(spent.user)
-        return spent.user if active else ""
+        return msgspec.structs.replace(spent, revoked=False, last_used_at=0.0) if active else None
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
         if self._waiting >= WAITING_MAX:

@@ -11,9 +11,18 @@ from clutch.master.api.paging import After, Limit, check_cursor, paged
 from clutch.master.services import Services
 from clutch.wire.access import GroupMembers, GroupView, Needs, NewGroup
 from clutch.wire.api import API, Page
+from clutch.wire.errors import BadRequest
 
 GROUPS = f"{API}/groups"
 ONE = f"{GROUPS}/{{name:str}}"
+MEMBERS_MAX = 10_000
+
+
+def _check_members(members: tuple[str, ...]) -> None:
+    if len(members) > MEMBERS_MAX:
+        raise BadRequest(f"a group has at most {MEMBERS_MAX} members", object="group", path="members")
+    for member in members:
+        check_name(member, "user")
 
 
 @get(GROUPS, operation_id="list_groups", tags=["groups"], opt={"needs": Needs.USER})
@@ -33,8 +42,7 @@ async def get_group(services: Services, name: str) -> GroupView:
 async def create_group(services: Services, data: NewGroup) -> GroupView:
     """Create a group."""
     check_name(data.name, "group")
-    for member in data.members:
-        check_name(member, "user")
+    _check_members(data.members)
     made = await services.access.store.groups.create(data, services.clock.now())
     services.access.forget()
     return made
@@ -43,8 +51,7 @@ async def create_group(services: Services, data: NewGroup) -> GroupView:
 @put(f"{ONE}/members", operation_id="set_group_members", tags=["groups"], opt={"needs": Needs.CLUSTER_ADMIN})
 async def set_group_members(services: Services, name: str, data: GroupMembers) -> GroupView:
     """Replace all members of a group."""
-    for member in data.members:
-        check_name(member, "user")
+    _check_members(data.members)
     changed = await services.access.store.groups.set_members(check_name(name, "group"), data.members)
     services.access.forget()
     return changed
