@@ -15,6 +15,7 @@ from clutch.wire.api import (
     NodeDetail,
     Page,
     PoolDetail,
+    ProxyAddress,
     QueueEntry,
     SetCount,
     SetPriority,
@@ -62,6 +63,11 @@ def set_priority(task: str, priority: int) -> Call[None]:
 
 def set_count(task: str, role: str, count: int) -> Call[None]:
     return put(("tasks", task, "count"), None, SetCount(role, count))  # type: ignore[arg-type]  # no answer
+
+
+def make_ticket(task: str, port: int) -> Call[ProxyAddress]:
+    """An address that opens a port of a task in a browser."""
+    return post(("tasks", task, "ports", str(port), "ticket"), ProxyAddress, repeatable=True)
 
 
 def list_queue(**filters: Any) -> Call[Page[QueueEntry]]:

@@ -53,6 +53,11 @@ class Wish(TypedDict, total=False):
 
 def submission(argv: Sequence[str], code: str, key: str, wish: Wish) -> SubmitTask:
     """The submission of a command. ``code`` is the digest of its working directory, or empty."""
+    unknown = sorted(set(wish) - set(Wish.__annotations__))
+    if unknown:
+        raise BadRequest(
+            f"there is no option {unknown[0]!r}", object="run", next_step=f"Options: {', '.join(Wish.__annotations__)}."
+        )
     if not argv:
         raise BadRequest(
             "there is no command", object="run", next_step="Write it behind '--': clutch run -- python train.py"

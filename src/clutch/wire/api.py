@@ -199,6 +199,12 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
 
 
+class ProxyAddress(msgspec.Struct, frozen=True):
+    """A path of the master that opens a task's port in a browser, for some hours and only for this user."""
+
+    path: str
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """``serving``: this master leads. ``standby``: it waits to. Said to anybody, so it says no more."""
 

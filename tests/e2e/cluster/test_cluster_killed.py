@@ -10,14 +10,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from counting import expected
 
 from clutch.sdk import calls
 from clutch.sdk.task import Task
 from clutch.testing.cluster import Cluster, until
 from clutch.wire.ids import TaskId
 from clutch.wire.output import OutputQuery
-
-from counting import expected
 
 COUNTING = Path(__file__).with_name("counting.py")
 
@@ -63,7 +62,9 @@ class Work:
 
     def check(self) -> None:
         """Every task has ended well, ran as often as it had to and never twice at once, and all it printed is there."""
-        until(lambda: all(self.cluster.state(task.id) == "ended" for task in self.tasks.values()), "every task ends", 120)
+        until(
+            lambda: all(self.cluster.state(task.id) == "ended" for task in self.tasks.values()), "every task ends", 120
+        )
         for name, task in self.tasks.items():
             detail = task.detail()
             assert detail.task.reason == "done", f"{name}: {detail.task.reason} {detail.task.detail}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from litestar import asgi, post
 
 from clutch.master.access.caller import Caller
@@ -12,21 +11,15 @@ from clutch.master.finding import find_task
 from clutch.master.proxy.door import PREFIX
 from clutch.master.services import Services
 from clutch.wire.access import Needs
-from clutch.wire.api import API
+from clutch.wire.api import API, ProxyAddress
 from clutch.wire.ids import TaskId
-
-
-class ProxyAddress(msgspec.Struct, frozen=True):
-    """A path of the master that opens a task's port in a browser, for some hours and only for this user."""
-
-    path: str
 
 
 @asgi(PREFIX, is_mount=True, opt={"needs": Needs.TICKET})
 async def enter_proxy(scope: Any, receive: Any, send: Any) -> None:
     """HTTP and WebSocket into a task's port."""
     services: Services = scope["litestar_app"].state.services
-    path = scope["path"].removeprefix(PREFIX)
+    path = scope["raw_path"].decode("latin-1").removeprefix(PREFIX)  # as it was written, escapes and all
     await services.proxy.handle(scope, receive, send, path)
 
 

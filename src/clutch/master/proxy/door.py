@@ -14,7 +14,7 @@ from clutch.master.proxy.http import Exchange, Pipe, Receive, Scope, Send
 from clutch.master.proxy.ports import Target, parse, target
 from clutch.master.proxy.websocket import Bridge
 from clutch.wire.access import CallerKind, Role
-from clutch.wire.errors import BadRequest, ClutchError, NotAllowed, TimedOut
+from clutch.wire.errors import ClutchError, NotAllowed, TimedOut
 from clutch.wire.ids import Fence, MemberId, NodeId, TaskId
 from clutch.wire.link import MemberUse
 from clutch.wire.proof import PROOF_HEADER, proof
@@ -104,7 +104,7 @@ class Proxy:
     async def _keep_ticket(self, scope: Scope, send: Send, prefix: str, rest: str, ticket: str) -> None:
         """Put the ticket into a cookie and show the page at an address that can be shared."""
         query = headers.without_ticket(scope["query_string"])
-        place = quote(rest, safe="/%:@!$&'()*+,;=~") + (f"?{query.decode('ascii')}" if query else "")
+        place = rest + (f"?{query.decode('ascii')}" if query else "")
         secure = "; Secure" if scope.get("scheme") == "https" else ""
         cookie = f"{tickets.COOKIE}={ticket}; Path={prefix}; HttpOnly; SameSite=Lax{secure}"
         said = [(b"location", f"{prefix}{place}".encode()), (b"set-cookie", cookie.encode())]
@@ -118,7 +118,7 @@ class Proxy:
         token = self._identity.task_token(place.member, place.fence)
         passed.append((PROOF_HEADER.lower().encode(), proof(token).encode()))
         query = headers.without_ticket(scope.get("query_string", b""))
-        path = quote(rest, safe="/%:@!$&'()*+,;=~") + (f"?{query.decode('latin-1')}" if query else "")
+        path = rest + (f"?{query.decode('latin-1')}" if query else "")
         pipe = await self._open(place)
         try:
             if scope["type"] == "websocket":
@@ -145,8 +145,6 @@ class Proxy:
                 object=f"port {place.port} of {place.member}",
                 next_step="Look whether its agent is connected: clutch agent list.",
             ) from None
-        except UnicodeEncodeError:
-            raise BadRequest("the path cannot be passed on", object="proxy") from None
 
 
 _CLOSE = (b"connection", b"close")

@@ -46,6 +46,6 @@ def target(state: State, task: TaskId, port: int, uses: tuple[MemberUse, ...]) -
 def parse(path: str) -> tuple[TaskId, int, str]:
     """``TASK/PORT/rest`` of a proxied path; the rest begins with a slash."""
     parts = path.lstrip("/").split("/", 2)
-    if len(parts) < 2 or not parts[0] or not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > 5:
+    if len(parts) < 2 or not path.isascii() or not parts[0] or not parts[1].isdigit() or len(parts[1]) > 5:
         raise BadRequest("a proxied address is /proxy/TASK/PORT/...", object=path[:200])
     return TaskId(parts[0]), int(parts[1]), "/" + (parts[2] if len(parts) > 2 else "")
