@@ -144,12 +144,17 @@ class Cluster:
             self._client = Client(self.urls, path.read_text().strip())
         return self._client
 
-    def add_agent(self, name: str, slots: int = 0, options: Sequence[str] = (), prefix: Sequence[str] = ()) -> Child:
-        """A node of this name, started; it has joined when ``wait_nodes`` says so."""
+    def add_agent(self, name: str, slots: int = 0, *, prefix: Sequence[str] = (), masters: Sequence[str] = ()) -> Child:
+        """A node of this name, started; it has joined when ``wait_nodes`` says so. ``masters``: as it reaches them."""
         path = self.folder / f"{name}.enrol"
         path.write_text(self._enrolment())
-        arguments = ["agent", *(f"--master={url}" for url in self.urls), f"--name={name}", f"--token-file={path}"]
-        arguments += [f"--data={self.folder / name}", f"--artificial-slots={slots}", *options]
+        arguments = [
+            "agent",
+            *(f"--master={url}" for url in masters or self.urls),
+            f"--name={name}",
+            f"--token-file={path}",
+        ]
+        arguments += [f"--data={self.folder / name}", f"--artificial-slots={slots}"]
         child = self.agents[name] = Child(arguments, self.folder / f"{name}.log", prefix)
         child.start()
         return child

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import pytest
 
 from clutch.sdk import calls
 from clutch.sdk.client import Client
+from clutch.testing import namespaces
 from clutch.testing.cluster import Cluster, free_port, until
 from clutch.testing.postgres import any_server, fresh_database, temporary_server
 
@@ -115,66 +114,39 @@ def test_a_leader_that_slept_for_half_a_minute_changes_nothing(tmp_path: Path, s
     stop_and_continue(tmp_path, server, asleep_s=30)
 
 
-def sh(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
-
-
-@contextmanager
-def namespace(name: str, number: int) -> Iterator[tuple[str, str]]:
-    """A network namespace with one cable to ours; the two ends' addresses, theirs first."""
-    theirs, ours, cable = f"10.77.{number}.2", f"10.77.{number}.1", f"cl{number}{os.getpid() % 10000}"
-    sh("ip", "netns", "add", name)
-    try:
-        sh("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
-        sh("ip", "addr", "add", f"{ours}/24", "dev", cable)
-        sh("ip", "link", "set", cable, "up")
-        sh("ip", "-n", name, "addr", "add", f"{theirs}/24", "dev", "eth0")
-        for device in ("eth0", "lo"):
-            sh("ip", "-n", name, "link", "set", device, "up")
-        yield theirs, cable
-    finally:
-        sh("ip", "netns", "del", name)
-
-
 @contextmanager
 def postgres_on(address: str) -> Iterator[int]:
     """A server that listens there for anybody; its port."""
     port = free_port()
     with temporary_server({"listen_addresses": address, "port": str(port)}) as server:
         with (server.data / "pg_hba.conf").open("a") as rules:
-            rules.write("host all all 10.77.0.0/16 trust\n")
+            rules.write("host all all 10.0.0.0/8 trust\n")
         os.kill(int((server.data / "postmaster.pid").read_text().split()[0]), signal.SIGHUP)
         yield port
 
 
-needs_namespaces = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces are made by root with iproute2"
-)
-
-
-@needs_namespaces
+@pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 def test_the_standby_takes_over_when_the_leaders_network_goes_dark(tmp_path: Path) -> None:
     """No packet comes from the old leader any more, not even the end of its connections."""
-    name, number = f"clutch-{uuid4().hex[:8]}", os.getpid() % 200 + 20
-    with namespace(name, number) as (theirs, cable), postgres_on(f"10.77.{number}.1") as port:
-        db = f"postgresql://clutch@10.77.{number}.1:{port}/postgres"
+    with namespaces.namespace(1) as there, postgres_on(there.outside) as port:
+        db = f"postgresql://clutch@{there.outside}:{port}/postgres"
         with Cluster(tmp_path, db=db, masters=2) as cluster:
             leader = cluster.masters[0]
-            leader.prefix = ("ip", "netns", "exec", name)
-            leader.arguments = (*leader.arguments, f"--host={theirs}", "--insecure")
-            cluster.urls = (f"http://{theirs}:{cluster.ports[0]}", cluster.urls[1])
+            leader.prefix = there.prefix
+            leader.arguments = (*leader.arguments, f"--host={there.inside}", "--insecure")
+            cluster.urls = (f"http://{there.inside}:{cluster.ports[0]}", cluster.urls[1])
             cluster.start()
             cluster.add_agent("one", slots=4)
             cluster.wait_nodes("one")
             task = count(cluster, "dark", 200)
             until(lambda: runs(cluster, "dark") == 1, "it runs")
-            sh("ip", "link", "set", cable, "down")
+            there.cut()
             until(lambda: serves(cluster.urls[1]), "the standby serves", 30)
             cluster.wait_nodes("one")
             assert count(cluster, "light", 3).wait(60).task.reason == "done"  # type: ignore[attr-defined]
             assert task.wait(60).task.reason == "done"  # type: ignore[attr-defined]
             assert runs(cluster, "dark") == 1
-            sh("ip", "link", "set", cable, "up")
+            there.mend()
             process = leader.process
             assert process is not None
             assert process.wait(60) != 0, "the old leader learns that it was replaced, and ends"

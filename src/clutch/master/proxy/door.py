@@ -51,7 +51,9 @@ class Proxy:
     """``/proxy/TASK/PORT/...``, HTTP and WebSocket. Needs the role editor in the task's workspace: behind a port may be
     a terminal."""
 
-    def __init__(self, loop: Loop, clock: Clock, identity: Identity, roads: Roads, uses: Uses, keys: tickets.Keys) -> None:
+    def __init__(
+        self, loop: Loop, clock: Clock, identity: Identity, roads: Roads, uses: Uses, keys: tickets.Keys
+    ) -> None:
         self._loop = loop
         self._clock = clock
         self._identity = identity
