@@ -5,7 +5,6 @@ let the container begin where boot would have ended, with the same folder and th
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from clutch.wire.containers import ContainerSpec, Mount, RunAs
 from clutch.wire.errors import Unavailable
 
 WITHIN_S = 900.0
-_SHOW = "import json, os, sys; json.dump(dict(os.environ), sys.stdout)"
+_SHOW = ("env", "-0")
 _NODES_OWN = ("PWD", "LC_CTYPE")
 """What a process on the node has without having been told."""
 
@@ -25,7 +24,7 @@ async def boot_on_node(spec: ContainerSpec, python: str, base: Mapping[str, str]
     """The same specification after boot: its folder filled, and what boot told the command in its environment.
     ``Unavailable`` with boot's own words when it fails."""
     environment = {**base, **spec.environment, "TMPDIR": tmp}
-    shown = await _run((python, "-m", "clutch.runtime.boot", "--", python, "-c", _SHOW), environment, spec)
+    shown = await _run((python, "-m", "clutch.runtime.boot", "--", *_SHOW), environment, spec)
     told = {name: value for name, value in shown.items() if name not in _NODES_OWN and environment.get(name) != value}
     kept = {name: value for name, value in spec.environment.items() if name != "CLUTCH_CODE"}
     mounts = (*spec.mounts, Mount(tmp, tmp, read_only=False))  # boot left its roster there
@@ -55,7 +54,7 @@ async def _run(argv: tuple[str, ...], environment: Mapping[str, str], spec: Cont
     if process.returncode != 0:
         words = said.decode(errors="replace").strip().splitlines() or [f"boot exited with code {process.returncode}"]
         raise Unavailable(words[-1].removeprefix("clutch boot: "), object=str(spec.member))
-    return dict(json.loads(shown))
+    return dict(os.fsdecode(word).split("=", 1) for word in shown.split(b"\0") if b"=" in word)
 
 
 def _as_user(run_as: RunAs | None) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ class Master:
         assert self.process is not None
         self.process.kill()
         await self.process.wait()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Nobody asks it anything meanwhile."""
+        async with self._talk:
+            yield
 
     async def ask(self, do: str, **more: Any) -> Any:
         assert self.process is not None
