@@ -3,8 +3,9 @@
     python benchmarks/output.py [--megabytes 1000] [--store sqlite postgres] [--pieces 64000]
 
 Four connections print at once. A line is what a training script logs, about 70 bytes. Every write is acknowledged after
-its commit; the bare limit writes the same bytes to a file and calls fdatasync as often. Memory is this process's peak
-above what it had before. Then the last 100 lines, a text that is not there, and a regular expression.
+its commit; the bare limit writes the same bytes to a file and calls fdatasync as often. Memory is what is resident
+above what was before. Then the last 100 lines, many lines, a text that is not there, and a regular expression; and how
+late the event loop comes meanwhile.
 """
 
 from __future__ import annotations
@@ -47,8 +48,17 @@ def lines(first: int, size: int) -> tuple[bytes, int]:
     return b"".join(found), len(found)
 
 
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+def resident_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+async def watch(seen: list[tuple[float, float]]) -> None:
+    """Resident memory now and then, and how late the event loop comes back from a nap of 5 ms."""
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        await asyncio.sleep(0.005)
+        seen.append((resident_mb(), 1e3 * (loop.time() - began - 0.005)))
 
 
 def bare(folder: Path, total: int) -> float:
@@ -80,13 +90,17 @@ async def print_lines(lane: OutputLane, member: MemberId, total: int, piece_byte
 
 
 async def measure(lane: OutputLane, total: int, piece_bytes: int, bare_mb: float) -> None:
-    before, began = peak_mb(), time.perf_counter()
+    before, began = resident_mb(), time.perf_counter()
+    seen: list[tuple[float, float]] = []
+    watching = asyncio.create_task(watch(seen))
     printed = await asyncio.gather(*(print_lines(lane, member, total // 4, piece_bytes) for member in MEMBERS))
     took = time.perf_counter() - began
+    early = max(mb for mb, _ in seen[: len(seen) // 10 + 1])
     size, count = sum(one[0] for one in printed), sum(one[1] for one in printed)
     print(f"  write   {size / took / 1e6:8.1f} MB/s {count / took:12,.0f} lines/s   (bar {BARS['lines/s']:,})")
     print(f"          {size / took / 1e6 / bare_mb:8.2f} of a plain file synced as often ({bare_mb:.0f} MB/s)")
-    print(f"  memory  {peak_mb() - before:8.0f} MB more at the peak, for {size / 1e6:.0f} MB printed")
+    peak = max(mb for mb, _ in seen)
+    print(f"  memory  {peak - before:8.0f} MB above the start, {peak - early:.0f} MB above that of the first tenth")
     for words, query in (
         ("tail 100", OutputQuery(task=TASK, tail=100)),
         ("tail 100 of a rank", OutputQuery(task=TASK, tail=100, ranks=(2,))),
@@ -98,6 +112,11 @@ async def measure(lane: OutputLane, total: int, piece_bytes: int, bare_mb: float
             times.append(1e3 * (time.perf_counter() - began))
         assert len(found) == 100
         print(f"  {words:20} {sorted(times)[2]:6.1f} ms median, {max(times):.1f} worst   (bar {BARS['tail ms']:.0f})")
+    seen.clear()
+    for words, query in (("read 200,000 lines", OutputQuery(task=TASK, head=200_000, limit=10_000)),):
+        began = time.perf_counter()
+        count = len([None async for _ in lane.lines(query)])
+        print(f"  {words:22} {count / (time.perf_counter() - began):8,.0f} lines/s")
     for words, query in (
         ("search text", OutputQuery(task=TASK, text="no such text")),
         ("search text, any case", OutputQuery(task=TASK, text="No Such Text", ignore_case=True)),
@@ -106,6 +125,9 @@ async def measure(lane: OutputLane, total: int, piece_bytes: int, bare_mb: float
         began = time.perf_counter()
         assert not [line async for line in lane.lines(query)]
         print(f"  {words:22} {size / (time.perf_counter() - began) / 1e6:8.1f} MB/s")
+    watching.cancel()
+    late = sorted(ms for _, ms in seen)
+    print(f"  the loop, meanwhile    {late[len(late) // 2]:.1f} ms late in the middle, {late[-1]:.1f} ms at worst")
 
 
 @asynccontextmanager

@@ -10,14 +10,18 @@ import pytest
 from journal_grounds import can_mount, small_disk, tablespace
 from output_grounds import FullPostgresGround, MemoryGround, PostgresGround, SmallDiskGround, SqliteGround
 
+from clutch.master.output.postgres import PostgresOutputStore
 from clutch.testing.output_suite import (
     CHECKS,
     Check,
     OutputGround,
     check_acknowledged_output_survives,
     check_full_disk_changes_nothing,
+    lane_on,
+    piece,
 )
 from clutch.testing.postgres import ADDRESS_VARIABLE, Identity, fresh_database, temporary_server
+from clutch.wire.errors import Unavailable
 
 only_root = pytest.mark.skipif(not can_mount(), reason="only root can mount a small disk")
 own_server = pytest.mark.skipif(bool(os.environ.get(ADDRESS_VARIABLE)), reason="your own server is not ours to harm")
@@ -81,6 +85,22 @@ async def test_output_survives_a_killed_writer(seed: int, tmp_path: Path) -> Non
     ground = SqliteGround(tmp_path / "output.db", Random(seed))
     await check_acknowledged_output_survives(ground)
     await ground.close()
+
+
+async def test_a_master_that_is_stopped_in_a_commit_does_not_keep_its_successor_waiting(postgres_address: str) -> None:
+    async with fresh_database(postgres_address, f"output_{uuid.uuid4().hex}") as database:
+        ground = PostgresGround(database)
+        store, successor = await ground.open(), await ground.open()
+        assert isinstance(store, PostgresOutputStore)
+        async with lane_on(store) as lane:
+            await lane.write([piece(0, b"one\n")])
+        with pytest.raises(Unavailable):
+            async with store._database.writing() as connection, connection.transaction():
+                await connection.execute("UPDATE output_streams SET version = version + 1")
+                async with lane_on(successor) as lane:  # the connection above says nothing more meanwhile
+                    (reached,) = await lane.write([piece(4, b"two\n")])
+        assert reached.stdout == 8
+        await ground.close()
 
 
 @own_server

@@ -28,6 +28,7 @@ from clutch.wire.ids import TaskId
 from clutch.wire.output import PAGE_MAX_LINES, STREAMS_MAX, OutputLine, OutputPage, OutputQuery
 
 _FAR = 2**62
+_BREATH_LINES = 500
 
 
 class ReaderSettings(msgspec.Struct, frozen=True):
@@ -222,6 +223,8 @@ class Reading:
                 heapq.heappop(heap)
             if not source.lines and loop.time() > until:
                 break
+            if len(lines) % _BREATH_LINES == 0:
+                await asyncio.sleep(0)  # everybody else's turn
         return lines
 
 
