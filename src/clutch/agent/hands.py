@@ -261,8 +261,8 @@ class Hands:
             async with self._starts:
                 life.doing = "starting"
                 observed = await containers.start(spec)
-        except (ClutchError, OSError) as failed:
-            self._never_started(key, life, str(failed), ExitCause.NEVER_STARTED)
+        except Exception as failed:  # whatever somebody wrote into a task, it must not end the agent
+            self._never_started(key, life, str(failed) or type(failed).__name__, ExitCause.NEVER_STARTED)
             return
         life.notices = (*observed.notices, *life.note.notices)
         life.doing = ""

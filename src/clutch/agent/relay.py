@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from clutch.agent import spool
 from clutch.agent.spool import Cursor, Gap, Piece
 from clutch.backends.containers.base import Key
@@ -72,6 +74,7 @@ class Relay:
         self._to_open: deque[Shipment] = deque()
         self._ahead_bytes = 0
         self._connected = False
+        self._log = structlog.get_logger("clutch.agent")
 
     # -- what the hands say --------------------------------------------------------------------------------------
 
@@ -178,7 +181,11 @@ class Relay:
             return []
         before = shipment.ahead_bytes
         limit = max(1, min(CHUNK_BYTES, self._window_bytes - self._ahead_bytes))
-        pieces, shipment.cursor = spool.read(shipment.folder, shipment.cursor, limit)
+        try:
+            pieces, shipment.cursor = spool.read(shipment.folder, shipment.cursor, limit)
+        except OSError as failed:  # a bad disk: it must not keep the others waiting; tried again when it is stirred
+            self._log.warning("output cannot be read", member=str(shipment.key.member), error=str(failed))
+            return []
         if pieces:
             shipment.marks.append(shipment.cursor)
             self._queue(shipment)

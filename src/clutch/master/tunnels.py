@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -27,6 +28,7 @@ class NodeTunnels:
         self._send = send
         self._numbers = count(1)
         self._ends: dict[int, TunnelEnd] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def open(self, member: MemberId, fence: Fence, port: int) -> Tunnel:
         if len(self._ends) >= TUNNELS_MAX:
@@ -39,11 +41,24 @@ class NodeTunnels:
                 await end.opened.wait()
             end.raise_broken()
         except TimeoutError:
-            await end.close("nobody waits for it any more")
+            self._abandon(end)
             raise TimedOut(f"its agent did not connect to port {port}", object=str(member)) from None
+        except asyncio.CancelledError:
+            self._abandon(end)
+            raise
         finally:
             self._settle(number)
         return end
+
+    def _abandon(self, end: TunnelEnd) -> None:
+        """Nobody waits for it any more: its agent must not keep it."""
+        closing = asyncio.create_task(self._close(end))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _close(self, end: TunnelEnd) -> None:
+        with suppress(ConnectionError, TimeoutError):
+            await end.close("nobody waits for it any more")
 
     def heard(self, frame: TunnelData | TunnelCredit | TunnelClose) -> None:
         end = self._ends.get(frame.tunnel)

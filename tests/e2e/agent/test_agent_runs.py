@@ -82,6 +82,7 @@ async def test_why_it_could_not_start(cluster: Cluster) -> None:
         "absolute": (["true"], {"mounts": [{"source": "/tmp", "target": "/mnt/clutch"}]}, "cannot have /tmp mounted"),
         "escape": (["true"], {"mounts": [{"source": "/tmp", "target": "../x"}]}, "leaves the working directory"),
         "cap": (["true"], {"output_cap_bytes": 1}, "too small"),
+        "nul": (["true"], {"mounts": [{"source": "/tmp", "target": "a\0b"}]}, "null"),
     }
     for task, (argv, program, _) in wishes.items():
         await master.run(task, *argv, program=program)

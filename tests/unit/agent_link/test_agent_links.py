@@ -456,3 +456,13 @@ async def _next(socket: Socket, kind: type) -> Any:
     while not isinstance(heard := await socket.hears(), kind):
         assert heard is not None
     return heard
+
+
+async def test_a_tunnel_that_nobody_waits_for_any_more_is_closed(ground: Ground) -> None:
+    _, bulk = await ground.both()
+    await asyncio.sleep(0)
+    opening = asyncio.create_task(ground.links.tunnels.open(NODE, MEMBER, FENCE, 1))
+    number = (await bulk.hears()).tunnel
+    opening.cancel()
+    closed = await bulk.hears()
+    assert isinstance(closed, TunnelClose) and closed.tunnel == number and not closed.half

@@ -232,6 +232,25 @@ async def test_a_spool_that_a_power_cut_made_shorter_than_the_store_ends_where_t
     assert store.done[key()] and store.sent_bytes == 0
 
 
+async def test_a_spool_that_cannot_be_read_keeps_nobody_waiting(tmp_path: Path) -> None:
+    relay = Relay()
+    store = Store(relay)
+    (tmp_path / "bad" / "00000001").mkdir(parents=True)
+    good = Spool(tmp_path / "good")
+    good.add(b"fine")
+    relay.watch(key("bad"), tmp_path / "bad")
+    relay.watch(key("good"), good.folder)
+    relay.reconnected()
+    store.all()
+    assert store.data == {(key("good"), "stdout"): b"fine"}
+    (tmp_path / "bad" / "00000001").rmdir()
+    (tmp_path / "bad").rmdir()
+    Spool(tmp_path / "bad").add(b"mended")
+    relay.stir(key("bad"))
+    store.all()
+    assert store.data[key("bad"), "stdout"] == b"mended"
+
+
 async def test_a_thousand_members_that_say_nothing_cost_nothing(tmp_path: Path) -> None:
     relay = Relay()
     store = Store(relay)
