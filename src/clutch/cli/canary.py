@@ -41,6 +41,9 @@ def sing(client: Client, pool: str, wait_s: float) -> Iterator[Finding]:
     except NotAllowed as error:
         yield Finding(WARN, "canary", error.cause, "Log in as somebody who may submit, or say --no-canary.")
         return
+    except ClutchError as error:
+        yield Finding(FAIL, "canary", error.cause, error.next_step)
+        return
     took_s = time.time() - began
     try:
         detail = task.wait(wait_s)
