@@ -260,7 +260,7 @@ async def serve(folder: Path, port: int, journal: Any, lane: CountingLane) -> No
     loop = Loop(journal, WallClock(), links, {}, Random(0), LoopSettings(holder=f"child-{time.time()}", lead_s=1.0))
     links.serve(loop)
     listening = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(make_app(links), log_level="warning", lifespan="off", ws_per_message_deflate=False)
+    config = uvicorn.Config(make_app(links), log_level="warning", lifespan="off", ws="websockets-sansio")
     async with asyncio.TaskGroup() as group:
         group.create_task(loop.run())
         await loop.serving.wait()
