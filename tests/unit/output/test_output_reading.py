@@ -72,7 +72,7 @@ def plain(lines: list[OutputLine]) -> list[tuple[int, int, str]]:
     return [(line.start, line.end, line.text) for line in lines]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(RUN, min_size=1, max_size=6), st.integers(0, 2**32), st.integers(1, 2_000))
 def test_every_line_once_from_either_end(runs: list[Run], seed: int, limit: int) -> None:
     joined: list[Run] = []
@@ -434,7 +434,7 @@ async def test_raw_bytes_of_what_is_not_there() -> None:
         await refused(BadRequest, take(MEMBER, FENCE, "stdlog", 0, 3))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(BIT, min_size=5, max_size=40), st.integers(0, 2**32), st.floats(0.05, 0.95))
 def test_both_ends_agree_after_retention(bits: list[bytes], seed: int, part: float) -> None:
     """Whatever was removed, lines cover the stream without holes, the same from either end, and say what is stored."""

@@ -77,6 +77,7 @@ class Collector:
 
     def add(self, source: SourceState, limit: int | None, chunks: Sequence[Chunk]) -> None:
         query, names = self._query, self._names
+        near: dict[tuple[str, str], Buckets] = {}
         for chunk in chunks:
             for group, step, at, values in rows_in(chunk):
                 if query.group and group != query.group:
@@ -88,8 +89,13 @@ class Collector:
                 if limit is not None and step > limit and not query.superseded:
                     continue
                 for name, value in values.items():
-                    if not names or name in names:
-                        self._buckets((group, name, source.member, source.fence.epoch), limit).add(step, at, value)
+                    if names and name not in names:
+                        continue
+                    buckets = near.get((group, name))
+                    if buckets is None:
+                        key = (group, name, source.member, source.fence.epoch)
+                        buckets = near[group, name] = self._buckets(key, limit)
+                    buckets.add(step, at, value)
 
     def _buckets(self, key: SeriesKey, limit: int | None) -> Buckets:
         found = self._found.get(key)

@@ -7,20 +7,13 @@ so that every bucket stands for about as many points as any other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from operator import itemgetter
 
 from clutch.wire.metrics import SeriesPoint, Value
 
-
-class Bucket(NamedTuple):
-    step: int
-    """Of the last point in it."""
-    at: float
-    value: Value
-    low: float | None
-    high: float | None
-    points: int
-    superseded: bool
+Bucket = tuple[int, float, Value, float | None, float | None, int, bool]
+"""Step, time and value of its last point; lowest and highest value; how many points; whether they are superseded.
+(A plain tuple, since one is made for every point that is read.)"""
 
 
 class Buckets:
@@ -33,9 +26,9 @@ class Buckets:
         self.total = 0
 
     def add(self, step: int, at: float, value: Value) -> None:
-        number = value if isinstance(value, int | float) and value == value else None
+        number = None if isinstance(value, str) or value != value else value
         superseded = self._limit is not None and step > self._limit
-        self._held.append(Bucket(step, at, value, number, number, 1, superseded))
+        self._held.append((step, at, value, number, number, 1, superseded))
         self.total += 1
         if len(self._held) > 4 * self._max:
             self._held = joined(self._held, 2 * self._max)
@@ -46,38 +39,36 @@ class Buckets:
 
 def joined(held: Iterable[Bucket], count: int) -> list[Bucket]:
     """At most so many buckets (one more where superseded points begin), by step."""
-    ordered = sorted(held, key=lambda bucket: bucket.step)  # stable: of one step, the last reported stays last
+    ordered = sorted(held, key=itemgetter(0))  # stable: of one step, the last reported stays last
     if len(ordered) <= count:
         return ordered
-    total = sum(bucket.points for bucket in ordered)
+    total = sum(bucket[5] for bucket in ordered)
     found: list[Bucket] = []
     passed, filled = 0, -1
+    run: list[Bucket] = []
     for bucket in ordered:
         slot = passed * count // total
-        passed += bucket.points
-        if slot == filled and found[-1].superseded == bucket.superseded:
-            found[-1] = _both(found[-1], bucket)
-        else:
-            found.append(bucket)
+        passed += bucket[5]
+        if run and (slot != filled or run[-1][6] != bucket[6]):
+            found.append(_one(run))
+            run = []
+        run.append(bucket)
         filled = slot
+    found.append(_one(run))
     return found
 
 
-def _both(first: Bucket, second: Bucket) -> Bucket:
-    lows = [low for low in (first.low, second.low) if low is not None]
-    highs = [high for high in (first.high, second.high) if high is not None]
-    return Bucket(
-        second.step,
-        second.at,
-        second.value,
-        min(lows) if lows else None,
-        max(highs) if highs else None,
-        first.points + second.points,
-        second.superseded,
-    )
+def _one(run: list[Bucket]) -> Bucket:
+    """Neighbours as one bucket."""
+    if len(run) == 1:
+        return run[0]
+    step, at, value, _, _, _, superseded = run[-1]
+    low = min((bucket[3] for bucket in run if bucket[3] is not None), default=None)
+    high = max((bucket[4] for bucket in run if bucket[4] is not None), default=None)
+    return (step, at, value, low, high, sum(bucket[5] for bucket in run), superseded)
 
 
 def _point(bucket: Bucket) -> SeriesPoint:
-    if bucket.points == 1:
-        return SeriesPoint(bucket.step, bucket.at, bucket.value, superseded=bucket.superseded)
+    if bucket[5] == 1:
+        return SeriesPoint(bucket[0], bucket[1], bucket[2], superseded=bucket[6])
     return SeriesPoint(*bucket)

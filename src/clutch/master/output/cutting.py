@@ -7,6 +7,7 @@ counted from the beginning of their line, so the same bytes give the same units 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from clutch.master.output.packing import Marks, unpack
 from clutch.master.output.records import Kind, Segment, StreamState
 from clutch.master.output.text import level_of
+from clutch.wire.errors import Corrupt
 from clutch.wire.output import LINE_MAX_BYTES, OutputLine
 
 
@@ -62,6 +64,12 @@ def joined(rows: Sequence[Segment], start: int, stop: int, closed: bool) -> Wind
         offsets += marks.offsets
         times += marks.times
     first = rows[0]
+    if start < first.start or any(one.end != two.start for one, two in pairwise(rows)):
+        raise Corrupt(
+            f"bytes between {min(start, first.start)} and {stop} are not in the store",
+            object="output",
+            next_step="Check the disk; a task that is being removed also looks like this.",
+        )
     data = b"".join(parts) if len(parts) > 1 else parts[0]
     skipped = start - first.start
     number = first.first_line + (data.count(b"\n", 0, skipped) if skipped else 0)

@@ -150,7 +150,7 @@ class OutputLane:
 
     async def forget(self, task: TaskId) -> int:
         """Remove everything of a task; how many streams went. What is written of it later begins anew."""
+        gone = await self.store.forget(task)  # whoever writes meanwhile finds the stream changed, and looks again
         async with self._writer.alone():
-            gone = await self.store.forget(task)
-        self._bell.ring((task,))
+            self._bell.ring((task,))
         return gone

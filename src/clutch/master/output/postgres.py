@@ -8,6 +8,7 @@ from typing import Any
 from clutch.master.output.connections import Connection, LaneConnections
 from clutch.master.output.records import Aged, Segment, Span, StreamChange, StreamState
 from clutch.master.output.tables import (
+    DISOWNED,
     INDEX_COLUMNS,
     KEY_COLUMNS,
     MOVING_COLUMNS,
@@ -57,8 +58,8 @@ _DROP = """DELETE FROM output_segments g USING unnest($1::bigint[], $2::bigint[]
 _OLDEST = """SELECT s.task, g.stream, g.start_byte, g.last_at, g.size FROM output_segments g
     JOIN output_streams s ON s.id = g.stream WHERE g.size > 0 AND (g.last_at, g.stream, g.start_byte) > ($1, $2, $3)
     ORDER BY g.last_at, g.stream, g.start_byte LIMIT $4"""
-_FORGET_SEGMENTS = 500
-_FORGET = """DELETE FROM output_segments WHERE (stream, start_byte) IN
+_SWEEP_SEGMENTS = 500
+_SWEEP = """DELETE FROM output_segments WHERE (stream, start_byte) IN
     (SELECT stream, start_byte FROM output_segments WHERE stream = ANY($1) LIMIT $2)"""
 
 
@@ -146,23 +147,22 @@ class PostgresOutputStore:
         return int((await self._database.fetch(query))[0][0])
 
     async def forget(self, task: TaskId) -> int:
-        total = 0
-        while True:
-            async with self._database.writing() as connection, connection.transaction():
-                found = await connection.fetch(
-                    "SELECT id FROM output_streams WHERE task = $1 LIMIT 50 FOR UPDATE", task
-                )
-                streams = [row["id"] for row in found]
-                if not streams:
-                    return total
-                gone = await connection.execute(_FORGET, streams, _FORGET_SEGMENTS)
-                if int(gone.rpartition(" ")[2]) == _FORGET_SEGMENTS:
-                    # The rest is found by the stream, which stays; its version tells a writer that it is not the same.
-                    again = "UPDATE output_streams SET version = version + 1 WHERE id = ANY($1)"
-                    await connection.execute(again, streams)
-                else:
-                    await connection.execute("DELETE FROM output_streams WHERE id = ANY($1)", streams)
-                    total += len(streams)
+        async with self._database.writing() as connection:
+            disown = "UPDATE output_streams SET task = $2 || id, version = version + 1 WHERE task = $1"
+            gone = await connection.execute(disown, task, DISOWNED)
+        while await self._sweep():
+            pass
+        return int(gone.rpartition(" ")[2])
+
+    async def _sweep(self) -> bool:
+        """Remove some of what belongs to no task any more; whether there was any."""
+        async with self._database.writing() as connection, connection.transaction():
+            query = "SELECT id FROM output_streams WHERE starts_with(task, $1) LIMIT 50 FOR UPDATE"
+            streams = [row["id"] for row in await connection.fetch(query, DISOWNED)]
+            gone = await connection.execute(_SWEEP, streams, _SWEEP_SEGMENTS)
+            if int(gone.rpartition(" ")[2]) < _SWEEP_SEGMENTS:
+                await connection.execute("DELETE FROM output_streams WHERE id = ANY($1)", streams)
+            return bool(streams)
 
     async def close(self) -> None:
         await self._database.close()

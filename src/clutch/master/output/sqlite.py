@@ -68,12 +68,10 @@ class SqliteOutputStore:
         return await self._read(self._reader.size_bytes)
 
     async def forget(self, task: TaskId) -> int:
-        total, more = 0, True
-        while more:
-            gone, more = await self._write(self._writer.forget_some, task)
+        gone = await self._write(self._writer.disown, task)
+        while await self._write(self._writer.sweep):
             await self._write(self._writer.shrink)
-            total += gone
-        return total
+        return gone
 
     async def close(self) -> None:
         if self._closed:

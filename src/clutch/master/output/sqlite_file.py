@@ -11,6 +11,8 @@ from typing import Any
 from clutch.backends.journal.sqlite_file import connect, speaking_of, use_write_ahead_log
 from clutch.master.output.records import Aged, Segment, Span, StreamChange, StreamState
 from clutch.master.output.tables import (
+    BEHIND_DISOWNED,
+    DISOWNED,
     INDEX_COLUMNS,
     KEY_COLUMNS,
     MOVING_COLUMNS,
@@ -59,7 +61,7 @@ _ADD_SEGMENT = (
 )
 _DROP_SEGMENT = "DELETE FROM output_segments WHERE stream = ? AND start_byte = ?"
 _FIRST = "coalesce((SELECT max(start_byte) FROM output_segments WHERE stream = ? AND start_byte <= ?), 0)"
-_FORGET_SEGMENTS = 500
+_SWEEP_SEGMENTS = 500
 _VACUUM_PAGES = 2_000
 
 
@@ -138,21 +140,23 @@ class Writer:
             self._db.executemany(_ADD_SEGMENT, [(stream, *values_of(segment)) for segment in change.puts])
         return stream
 
-    def forget_some(self, task: TaskId) -> tuple[int, bool]:
-        """Remove some of a task; how many streams went, and whether there may be more."""
+    def disown(self, task: TaskId) -> int:
+        """Take a task's streams away from it, so that nobody sees them while they are removed; how many."""
         with self._transaction():
-            found = self._db.execute("SELECT id FROM output_streams WHERE task = ? LIMIT 50", (task,))
-            streams = [stream for (stream,) in found]
-            if not streams:
-                return 0, False
+            query = "UPDATE output_streams SET task = ? || id, version = version + 1 WHERE task = ?"
+            return self._db.execute(query, (DISOWNED, task)).rowcount
+
+    def sweep(self) -> bool:
+        """Remove some of what belongs to no task any more; whether there was any."""
+        with self._transaction():
+            query = "SELECT id FROM output_streams WHERE task >= ? AND task < ? LIMIT 50"
+            streams = [stream for (stream,) in self._db.execute(query, (DISOWNED, BEHIND_DISOWNED))]
             marks = ", ".join("?" * len(streams))
-            some = f"SELECT rowid FROM output_segments WHERE stream IN ({marks}) LIMIT {_FORGET_SEGMENTS}"
+            some = f"SELECT rowid FROM output_segments WHERE stream IN ({marks}) LIMIT {_SWEEP_SEGMENTS}"
             gone = self._db.execute(f"DELETE FROM output_segments WHERE rowid IN ({some})", streams).rowcount
-            if gone == _FORGET_SEGMENTS:
-                # The stream stays, so that the rest is found; its version tells a writer that it is no longer the same.
-                self._db.execute(f"UPDATE output_streams SET version = version + 1 WHERE id IN ({marks})", streams)
-                return 0, True
-            return self._db.execute(f"DELETE FROM output_streams WHERE id IN ({marks})", streams).rowcount, True
+            if gone < _SWEEP_SEGMENTS:
+                self._db.execute(f"DELETE FROM output_streams WHERE id IN ({marks})", streams)
+            return bool(streams)
 
     def shrink(self) -> None:
         """Give pages that hold nothing back to the file system, a few at a time."""

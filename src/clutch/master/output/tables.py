@@ -13,6 +13,9 @@ from clutch.wire.ids import Fence, MemberId, TaskId
 VERSION = 1
 """Of the schema. A store of a newer release is refused."""
 
+DISOWNED, BEHIND_DISOWNED = "\x7f", "\x80"
+"""Streams that are being removed belong to a task of this name and their id; no task is called so."""
+
 STREAM_COLUMNS = (
     "task", "role", "rank", "generation", "epoch", "incarnation", "stream",
     "id", "version", "committed", "lines", "line_start", "line_at", "tail_start", "tail_rows", "first_at", "last_at",
