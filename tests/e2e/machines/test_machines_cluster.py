@@ -57,7 +57,11 @@ class Elastic:
         (folder / "numbers").write_text("\n".join(map(str, range(1, 101))))
         words = [f"--pools={folder / 'pools.toml'}", "--cluster=lab", *options]
         self.cluster = Cluster(folder / "cluster", options=words)
-        self.client = self.cluster.start()
+        try:
+            self.client = self.cluster.start()
+        except BaseException:
+            self.cluster.close()
+            raise
 
     def submit(self, *command: str, name: str, slots: int = 1) -> Task:
         return self.client.run(*command, code=None, name=name, pool="elastic", slots=slots, kind="artificial")

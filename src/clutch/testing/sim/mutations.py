@@ -21,6 +21,7 @@ from clutch.master.provisioner import Provisioner
 from clutch.testing.sim.cluster import Kit
 from clutch.wire import events as e
 from clutch.wire import facts as f
+from clutch.wire.errors import Unavailable
 from clutch.wire.ids import PoolName, RequestId
 from clutch.wire.journal import Batch, OutboxItem
 from clutch.wire.machines import LAUNCH, MachineId, Order, StopReason, launch_token, terminate_token
@@ -167,7 +168,7 @@ class DeliversBeforePerforming(Performer):
 
 
 class LaunchesUnderAnotherName(Provisioner):
-    """Makes up a new token when it tries again: what the first try made, nobody knows."""
+    """Makes up a new token when an answer is lost and it tries again: what the first try made, nobody knows."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -176,8 +177,10 @@ class LaunchesUnderAnotherName(Provisioner):
     async def launch(self, item: OutboxItem) -> e.Event:
         order = msgspec.msgpack.decode(item.payload, type=Order)
         again = self._tried[order.machine] = self._tried.get(order.machine, 0) + 1
-        if again > 1:
-            order = msgspec.structs.replace(order, machine=MachineId(f"{order.machine}.{again}"))
+        if again == 1:
+            await super().launch(item)
+            raise Unavailable("its answer was lost", object=item.token)
+        order = msgspec.structs.replace(order, machine=MachineId(f"{order.machine}.{again}"))
         return await super().launch(msgspec.structs.replace(item, payload=msgspec.msgpack.encode(order)))
 
 

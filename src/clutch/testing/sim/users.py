@@ -155,8 +155,11 @@ class Person:
     # -- the end of the day --------------------------------------------------------------------------------------
 
     def wind_up(self) -> None:
-        """Everything is mended: nodes are opened, paused work resumed, sessions closed; the rest must end by itself."""
+        """Everything is mended: nodes are opened, paused work resumed, sessions closed, quotas lifted; the rest must
+        end by itself."""
         state = self.cluster.truth.state
+        for scope in state.quotas:
+            self.caller.ask(e.RemoveQuota(cause="api:ops", scope=scope), lambda answer, error: None)
         for node, known in state.nodes.items():
             if known.wish is not NodeWish.OPEN:
                 self.open(node)
