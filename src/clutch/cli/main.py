@@ -27,6 +27,8 @@ TABLE = {
     "pause": Lazy("clutch.cli.tasks", "Ask tasks to leave and to wait for 'resume'."),
     "resume": Lazy("clutch.cli.tasks", "Queue paused tasks again."),
     "set": Lazy("clutch.cli.tasks", "Change the priority or the size of a task that lives."),
+    "shell": Lazy("clutch.cli.shell", "Open a terminal on a machine of the cluster."),
+    "tensorboard": Lazy("clutch.cli.tensorboard", "Show event files in TensorBoard."),
     "events": Lazy("clutch.cli.events", "Show what happened, and what happens."),
     "doctor": Lazy(
         "clutch.cli.doctor", "Check a live cluster and what it promises; say what to do where it falls short."

@@ -146,6 +146,11 @@ class Client:
             raise error
         time.sleep(pause)
 
+    @property
+    def address(self) -> Address:
+        """The master that answered last."""
+        return self.addresses[self._current]
+
     def _names(self) -> str:
         return ", ".join(str(address) for address in self.addresses)
 
