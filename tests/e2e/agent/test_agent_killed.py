@@ -11,7 +11,7 @@ from random import Random
 
 from agent_cluster import Cluster, until
 
-LINES = 6000
+LINES = 4000
 TICKING = (
     "import sys, time\n"
     f"for i in range({LINES}):\n"
