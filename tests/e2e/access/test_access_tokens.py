@@ -37,6 +37,9 @@ async def test_a_password_opens_a_session(house: House) -> None:
     ):
         refused = await _log_in(house, **wrong)
         assert refused.status_code == 401 and "set-cookie" not in refused.headers, wrong
+    house.clock.time += 1000.0
+    await admin.patch("/users/ada", active=False)
+    assert (await _log_in(house, user="ada", password="correct horse")).status_code == 401, "no longer"
     for malformed in ({}, {"user": "ada", "password": "x", "one_time_token": "y"}):
         assert (await _log_in(house, **malformed)).status_code == 400
 

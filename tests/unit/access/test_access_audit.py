@@ -22,13 +22,13 @@ class RefusingAudit(Audit):
 
     async def add(self, entries: list[AuditEntry]) -> None:
         self.began.set()
-        if self.gate is not None:
-            await self.gate.wait()
         if self.away:
             raise Unavailable("away", object="store")
         self.kept += entries
         if len(self.kept) >= self.wanted:
             self.arrived.set()
+        if self.gate is not None:  # it is written, and the answer is on its way
+            await self.gate.wait()
 
 
 def entry(at: float) -> AuditEntry:

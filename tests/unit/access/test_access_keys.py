@@ -1,5 +1,6 @@
 """Master keys, members' tokens, passwords, and how often one may guess."""
 
+import string
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,13 @@ def test_a_members_token_has_one_spelling(place: int, other: str) -> None:
     place = len(TASK_PREFIX) + place % (len(token) - len(TASK_PREFIX))
     changed = token[:place] + other + token[place + 1 :]
     assert (read_task_token(changed, keys) is not None) == (changed == token)
+
+
+def test_bits_that_mean_nothing_are_not_another_spelling() -> None:
+    keys = MasterKeys((NEW,))
+    token = task_token(MemberId(TaskId("t"), "main", 0), Fence(1, 2, 3), keys)
+    alphabet = string.ascii_letters + string.digits + "-_"
+    assert [last for last in alphabet if read_task_token(token[:-1] + last, keys) is not None] == [token[-1]]
 
 
 @given(st.text(max_size=80))
