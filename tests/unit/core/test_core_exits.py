@@ -102,6 +102,23 @@ def test_a_failure_on_the_way_out_counts_and_the_wish_holds(reason: PreemptReaso
     settled_as(house, task, AFTER_LEAVING[reason])
 
 
+@pytest.mark.parametrize("code", [-15, 143])
+@pytest.mark.parametrize("reason", PreemptReason)
+def test_a_plain_command_that_dies_of_being_asked_has_not_failed(reason: PreemptReason, code: int) -> None:
+    house, task = one_running_trial()
+    ask_to_leave(house, task, reason)
+    facts = house.leaves(task, code=code)
+    ended = next(fact for fact in facts if isinstance(fact, f.AllocationEnded))
+    assert ended.failures == 0
+    settled_as(house, task, AFTER_LEAVING[reason])
+
+
+def test_dying_of_that_signal_unasked_is_a_failure() -> None:
+    house, task = one_running_trial()
+    ended = next(fact for fact in house.leaves(task, code=-15) if isinstance(fact, f.AllocationEnded))
+    assert ended.failures == 1
+
+
 @pytest.mark.parametrize("reason", PreemptReason)
 def test_what_does_not_leave_is_ended_at_its_deadline(reason: PreemptReason) -> None:
     house, task = one_running_trial()

@@ -416,7 +416,7 @@ def test_a_walk(seed: int) -> None:
 def test_the_walks_go_everywhere() -> None:
     """Together they reach every kind of fact that needs no controller and no provider of machines."""
     seen: dict[str, int] = {}
-    for seed in range(25):
+    for seed in range(60):
         walker = Walker(1000 + seed)
         for _ in range(STEPS):
             walker.step()

@@ -12,6 +12,7 @@ from clutch.core.patience import rest_s, setbacks_after
 from clutch.core.state import State
 from clutch.core.task import leads
 from clutch.wire import facts as f
+from clutch.wire.containers import SIGTERM
 from clutch.wire.ids import MemberId, TaskId
 from clutch.wire.messages import INFRASTRUCTURE, Exit, ExitCause
 from clutch.wire.outcomes import AllocationState, MemberState, NodeState, Verdict
@@ -19,6 +20,9 @@ from clutch.wire.schedule import PreemptReason
 from clutch.wire.specs import OnDeath
 
 Facts = Iterator[f.Fact]
+
+TERMINATED = (-SIGTERM, 128 + SIGTERM)
+"""How a program that knows nothing of us ends when it is asked to leave; the second through a shell."""
 
 
 def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
@@ -28,9 +32,29 @@ def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
     if exit.code == 0 and exit.cause is ExitCause.OWN:
         yield from _left_cleanly(state, member, now)
         return
-    ours = exit.cause in INFRASTRUCTURE or exit.cause is ExitCause.ENDED
     detail = f"{member.member} exited with code {exit.code} ({exit.cause})"
+    if exit.cause is ExitCause.OWN and exit.code in TERMINATED:
+        allocation = state.allocations[member.member.task]
+        if allocation.state is AllocationState.LEAVING:
+            yield from _terminated(state, member, detail, now)
+            return
+        if member.leave_reason is not None and allocation.state not in allocation_machine.ENDED:
+            yield from _left_alone(state, member, now)
+            return
+    ours = exit.cause in INFRASTRUCTURE or exit.cause is ExitCause.ENDED
     yield from _died(state, member, Verdict.INFRASTRUCTURE if ours else Verdict.FAILED, detail, now)
+
+
+def _terminated(state: State, member: Member, detail: str, now: float) -> Facts:
+    """A plain command died of the signal that asked it to leave: it has not failed. The others keep their window."""
+    task = member.member.task
+    if all(m.state in machine.GONE for m in state.members_of(task)):
+        allocation = state.allocations[task]
+        acked = allocation.leave is not None and allocation.leave.acked
+        verdict = allocation_machine.clean_exit_verdict(allocation) if acked else Verdict.EVICTED
+        yield from allocations.end(state, task, verdict, detail, now)
+    else:
+        yield from perhaps_done(state, task, now)
 
 
 def lost(state: State, member: Member, detail: str, now: float) -> Facts:

@@ -35,6 +35,9 @@ def checkpoint_step(checkpoint: str) -> int:
     """The step in a simulated checkpoint's name, which is ``FENCE:STEP``."""
     return int(checkpoint.rpartition(":")[2]) if checkpoint else 0
 
+PLAIN = 0.1
+"""The chance that a program knows nothing of us, and dies of the signal that asks it to leave."""
+
 
 class Process:
     """One running incarnation. Rank 0 is the chief: it alone checkpoints and acknowledges."""
@@ -127,6 +130,9 @@ class Process:
         if self.leaving or (self.work.stubborn and chance.random() < self.work.stubborn):
             return
         self.leaving = True
+        if chance.random() < PLAIN:
+            self.world.after(chance.uniform(0.01, 0.3), lambda: self.exit(-15))
+            return
         if not self.chief:
             self.world.after(chance.uniform(0.1, 0.6), lambda: self.exit(0))
             return

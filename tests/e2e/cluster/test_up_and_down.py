@@ -1,0 +1,136 @@
+"""``clutch up`` and ``clutch down`` as their user has them: an empty home, one command, and everything resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clutch.testing.cluster import Child, end_members, until
+
+COUNTING = Path(__file__).with_name("counting.py")
+
+
+class Home:
+    """A user with an empty home folder and the ``clutch`` command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data" / "clutch"
+        kept = ("PATH", "PYTHONPATH", "LANG", "TMPDIR", "VIRTUAL_ENV")
+        self.environment = {name: os.environ[name] for name in kept if name in os.environ}
+        self.environment |= {"HOME": str(folder), "XDG_DATA_HOME": str(folder / "data")}
+
+    def clutch(self, *words: str, ok: bool = True) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "clutch.cli.main", *words],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert not ok or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout if ok else done.stdout + done.stderr
+
+    def read(self, *words: str) -> Any:
+        return json.loads(self.clutch(*words, "--json"))
+
+    def close(self) -> None:
+        self.clutch("down", "--leave", ok=False)
+        end_members(self.data)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def count(home: Home, name: str, lines: int) -> None:
+    marks = home.folder / "marks"
+    marks.mkdir(exist_ok=True)
+    command = (sys.executable, str(COUNTING), str(marks), name, str(lines), "0.05")
+    home.clutch("run", "--detach", "--no-code", "--name", name, "--", *command)
+    until(lambda: runs(home, name) == 1, f"{name} runs")
+
+
+def runs(home: Home, name: str) -> int:
+    path = home.folder / "marks" / f"{name}.runs"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def show(home: Home, task: str) -> Any:
+    return home.read("show", task)["task"]
+
+
+def test_the_first_minute(home: Home) -> None:
+    """Up, a command, its exit code, what ran; up again finds it; down; nothing is left but its memory."""
+    said = home.clutch("up", "--agents", "2", "--artificial-slots", "2")
+    assert "http://127.0.0.1:" in said
+    assert "clutch_o_" in said, "a one-time token"
+    assert home.clutch("run", "--no-code", "--", "echo", "hello") == "hello\n"
+    failed = subprocess.run(
+        [sys.executable, "-m", "clutch.cli.main", "run", "--no-code", "--", "sh", "-c", "exit 7"],
+        env=home.environment, cwd=home.folder, timeout=60, capture_output=True,
+    )  # fmt: skip
+    assert failed.returncode == 7
+    assert [task["reason"] for task in home.read("ps", "--all")] == ["failed", "done"]
+    assert len(home.read("agent", "list")) == 2
+    assert "up already" in home.clutch("up")
+    assert "down" in home.clutch("down")
+    assert "Nothing is up" in home.clutch("down")
+    address = next(word for word in said.split() if word.startswith("http://"))
+    again = home.clutch("up")
+    assert address in again, "the port is remembered"
+    assert len(home.read("agent", "list")) == 2, "and how many agents there were"
+    assert len(home.read("ps", "--all")) == 2
+
+
+def test_work_that_was_left_is_found_again(home: Home) -> None:
+    home.clutch("up")
+    count(home, "left", 100)
+    home.clutch("down", "--leave")
+    home.clutch("up")
+    until(lambda: show(home, "left")["state"] == "ended", "it ends", 60)
+    assert show(home, "left")["reason"] == "done"
+    assert runs(home, "left") == 1
+    assert len(home.clutch("logs", "left").splitlines()) == 100
+
+
+def test_work_that_was_stopped_begins_again(home: Home) -> None:
+    home.clutch("up")
+    count(home, "stopped", 60)
+    home.clutch("down", "--grace", "5")
+    assert not list((home.folder / "marks").glob("stopped.ends"))
+    home.clutch("up")
+    until(lambda: runs(home, "stopped") == 2, "it runs again")
+    until(lambda: show(home, "stopped")["state"] == "ended", "it ends", 60)
+    assert show(home, "stopped")["reason"] == "done"
+
+
+def test_a_second_machine_joins_by_the_line_that_is_printed(home: Home) -> None:
+    said = home.clutch("up", "--join", "--join-host", "127.0.0.1", "--agents", "0")
+    line = next(line for line in said.splitlines() if "clutch agent" in line)
+    words = shlex.split(line[line.index("clutch agent") :])[1:]
+    assert any(word.startswith("https://") for word in words)
+    agent = Child([*words, "--name", "second", f"--data={home.folder / 'second'}"], home.folder / "second.log")
+    agent.start()
+    try:
+        until(lambda: [n["state"] for n in home.read("agent", "list")] == ["ready"], "the second machine is ready")
+        assert home.clutch("run", "--no-code", "--", "sh", "-c", "echo on $CLUTCH_NODE") == "on second\n"
+    finally:
+        agent.kill()
+        end_members(home.folder / "second")
+    wrong = [*words[:-1], "sha256:" + "0" * 64, "--name", "third", f"--data={home.folder / 'third'}"]
+    assert "fingerprint" in home.clutch(*wrong, ok=False)
