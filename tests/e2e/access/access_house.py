@@ -15,6 +15,7 @@ import msgspec
 
 from clutch.backends.journal.opening import open_journal
 from clutch.master.access.door import Access, live_in
+from clutch.master.access.login import Logins
 from clutch.master.access.usage import Usage
 from clutch.master.api import access as roles
 from clutch.master.api import (
@@ -152,6 +153,7 @@ async def open_house(data: Path, db: str = "") -> AsyncIterator[House]:
     journal = await open_journal(db or str(data / "journal.db"))
     loop = Loop(journal, clock, Silence(), {}, Random(1), LoopSettings(holder="test", lead_s=60.0))
     access = await Access.open(settings, clock, live_in(lambda: loop.state))
+    access.logins = Logins(access, cost=(4, 8, 1))  # what a guess costs is tried elsewhere
     await access.bootstrap()
     accounts = Usage(access.store.usage, journal, clock, loop.settled, list)
     loop.listeners.append(accounts.hear)

@@ -1,6 +1,7 @@
 """Master keys, members' tokens, passwords, and how often one may guess."""
 
 import string
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.master.access.keys import FILE, MasterKeys, load_keys, new_key
-from clutch.master.access.passwords import DUMMY, check_password, hashed, matches
+from clutch.master.access.passwords import check_password, hashed, matches
 from clutch.master.access.throttle import FREE_FOR_ADDRESS, FREE_FOR_NAME, Throttle
 from clutch.master.access.token_text import TASK_PREFIX, hash_of, new_token, read_task_token, task_token
 from clutch.wire.access import TokenKind
@@ -16,6 +17,7 @@ from clutch.wire.errors import BadRequest, Corrupt, TooMany
 from clutch.wire.ids import Fence, MemberId, TaskId
 
 OLD, NEW = "o" * 32, "n" * 32
+CHEAP = (4, 8, 1)
 
 
 def test_old_keys_open_and_verify_and_the_newest_seals() -> None:
@@ -101,15 +103,27 @@ def test_tokens_say_their_kind_and_differ() -> None:
 
 
 def test_a_password_is_known_by_its_hash_alone() -> None:
-    stored = hashed("correct horse")
-    assert "correct" not in stored and stored != hashed("correct horse")
-    assert matches("correct horse", stored)
+    stored = hashed("correct horse", CHEAP)
+    assert "correct" not in stored and stored != hashed("correct horse", CHEAP)
+    assert matches("correct horse", stored), "at the cost it was made with, whatever it is today"
     for wrong in ("correct hors", "", "correct horse ", "x" * 5000):
         assert not matches(wrong, stored)
-    assert not matches("", DUMMY) and not matches("", "") and not matches("anything", "nonsense")
+    assert not matches("", "", CHEAP) and not matches("anything", "nonsense", CHEAP)
     for wrong in ("short", "x" * 1025):
         with pytest.raises(BadRequest):
             check_password(wrong)
+
+
+def test_a_user_who_does_not_exist_takes_as_long_to_refuse() -> None:
+    def took(stored: str) -> float:
+        began = time.process_time()
+        assert not matches("wrong horse", stored)
+        return time.process_time() - began
+
+    stored = hashed("correct horse")
+    assert stored.startswith("scrypt$15,8,3$"), "dear enough to guess"
+    known, unknown = (min(took(each) for _ in range(2)) for each in (stored, ""))
+    assert unknown > known / 3
 
 
 def test_guessing_slows_down_for_one_name_at_one_place() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from clutch.core.checks import NAME
-from clutch.master.access.passwords import check_password, hashed, matches
+from clutch.master.access.passwords import COST, Cost, check_password, hashed, matches
 from clutch.master.access.throttle import Throttle
 from clutch.master.access.token_text import hash_of
 from clutch.wire.access import Login, MadeToken, TokenKind, TokenView
@@ -27,8 +27,9 @@ WAITING_MAX = 64
 class Logins:
     """Password hashes are made two at a time: each takes 32 MiB and all of a core."""
 
-    def __init__(self, access: Access, at_once: int = 2) -> None:
+    def __init__(self, access: Access, at_once: int = 2, cost: Cost = COST) -> None:
         self._access = access
+        self._cost = cost
         self._throttle = Throttle()
         self._turns = asyncio.Semaphore(at_once)
         self._waiting = 0
@@ -36,12 +37,12 @@ class Logins:
     async def hash(self, password: str) -> str:
         """What is stored instead of a new password."""
         check_password(password)
-        return await self._in_turn(lambda: hashed(password))
+        return await self._in_turn(lambda: hashed(password, self._cost))
 
     async def matches(self, user: str, password: str) -> bool:
         """Whether this is the password of an active user; as slow for one that does not exist."""
         stored, active = await self._access.store.users.credentials(user)
-        right = await self._in_turn(lambda: matches(password, stored))
+        right = await self._in_turn(lambda: matches(password, stored, self._cost))
         return right and active
 
     async def log_in(self, login: Login, address: str) -> MadeToken:
