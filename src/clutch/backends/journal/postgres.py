@@ -31,6 +31,7 @@ from clutch.backends.journal.shapes import (
     check_snapshot,
     no_such_page,
     view_from,
+    view_of,
 )
 from clutch.wire.errors import (
     BadRequest,
@@ -308,7 +309,7 @@ class PostgresJournal:
                     raise no_such_page(table, after)
                 value = found[0]
             statement, arguments = question.page(_dialect, value)
-            return [view_from(table, dict(row)) for row in await connection.fetch(statement, *arguments)]
+            return [view_of(table, tuple(row)) for row in await connection.fetch(statement, *arguments)]
 
     async def pending(self, limit: int) -> list[OutboxItem]:
         statement, arguments = due(limit, _dialect)

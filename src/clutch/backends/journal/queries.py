@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Dialect, Select, literal, select, tuple_
+from sqlalchemy import BigInteger, Dialect, Select, bindparam, select, tuple_
 
 from clutch.backends.journal.base import Where
 from clutch.backends.journal.shapes import check_question, columns_of
@@ -27,8 +28,44 @@ def one(table: str, key: str, dialect: Dialect) -> Statement:
     return compiled(select(found).where(found.c.key == key), dialect)
 
 
-def _is(column: Column[Any], want: str | int | tuple[str, ...]) -> ColumnElement[bool]:
-    return column.in_(want) if isinstance(want, tuple) else column == want
+class Shape(NamedTuple):
+    """What of a page's question decides its SQL; the values are filled in. There are few of them, asked again and
+    again, and putting SQL together costs more than running it."""
+
+    table: str
+    where: tuple[tuple[str, int], ...]
+    """Columns, and of how many values each must be one; -1 for the one it must equal."""
+    column: str
+    descending: bool
+    behind: bool
+
+
+@lru_cache(maxsize=512)
+def _page_sql(shape: Shape, dialect: Dialect) -> tuple[str, tuple[tuple[str, object], ...]]:
+    """The SQL of a shape, and its arguments in order: their names, and the value of those that are always the same."""
+    found = VIEW_TABLES[shape.table]
+    order, key = found.c[shape.column], found.c.key
+    statement = select(found)
+    for number, (name, count) in enumerate(shape.where):
+        column = found.c[name]
+        if count < 0:
+            statement = statement.where(column == bindparam(f"is{number}", None, column.type))
+        else:
+            any_of = [bindparam(f"is{number}_{place}", None, column.type) for place in range(count)]
+            statement = statement.where(column.in_(any_of))
+    last_key = bindparam("last_key", None, key.type)
+    if shape.behind and shape.column == "key":
+        statement = statement.where(key < last_key if shape.descending else key > last_key)
+    elif shape.behind:
+        here = tuple_(bindparam("last_value", None, order.type), last_key)
+        place = tuple_(order, key)
+        statement = statement.where(place < here if shape.descending else place > here)
+    by = (order.desc(), key.desc()) if shape.descending else (order, key)
+    statement = statement.order_by(*by).limit(bindparam("rows", 1, BigInteger()))
+    result = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+    names = result.positiontup
+    assert names is not None, "both drivers take arguments by place"
+    return str(result), tuple((name, result.params[name]) for name in names)
 
 
 class Question:
@@ -47,17 +84,16 @@ class Question:
 
     def page(self, dialect: Dialect, value: object = None) -> Statement:
         """The page; ``value`` is what ``edge`` answered."""
-        found = VIEW_TABLES[self.table]
-        order, key = found.c[self.column], found.c.key
-        statement = select(found).where(*(_is(found.c[name], want) for name, want in self.where.items()))
-        if self.after and self.column == "key":
-            statement = statement.where(key < self.after if self.descending else key > self.after)
-        elif self.after:
-            here = tuple_(literal(value, order.type), literal(self.after, key.type))
-            place = tuple_(order, key)
-            statement = statement.where(place < here if self.descending else place > here)
-        by = (order.desc(), key.desc()) if self.descending else (order, key)
-        return compiled(statement.order_by(*by).limit(self.limit), dialect)
+        counts = tuple((name, len(want) if isinstance(want, tuple) else -1) for name, want in self.where.items())
+        shape = Shape(self.table, counts, self.column, self.descending, bool(self.after))
+        sql, arguments = _page_sql(shape, dialect)
+        given: dict[str, object] = {"last_key": self.after, "last_value": value, "rows": self.limit}
+        for number, want in enumerate(self.where.values()):
+            if isinstance(want, tuple):
+                given |= {f"is{number}_{place}": one for place, one in enumerate(want)}
+            else:
+                given[f"is{number}"] = want
+        return sql, [given.get(name, always) for name, always in arguments]
 
 
 def due(limit: int, dialect: Dialect) -> Statement:

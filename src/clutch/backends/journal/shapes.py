@@ -5,6 +5,7 @@ Pure: no SQL, no I/O. The memory journal refuses exactly what the SQL ones refus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,6 +54,19 @@ def view_from(table: str, values: dict[str, Any]) -> View:
     columns = COLUMNS[table]
     full: dict[str, Any] = {name: kind(values[name]) if name in values else kind() for name, kind in columns.items()}
     return TABLES[table](**full)
+
+
+_NAMES = {table: tuple(columns) for table, columns in COLUMNS.items()}
+_FLAGS = {table: tuple(n for n, kind in columns.items() if kind is bool) for table, columns in COLUMNS.items()}
+"""Columns that SQLite gives back as numbers."""
+
+
+def view_of(table: str, row: Sequence[Any]) -> View:
+    """A view from a whole row, its columns in the order of the struct's fields."""
+    values = dict(zip(_NAMES[table], row, strict=True))
+    for name in _FLAGS[table]:
+        values[name] = bool(values[name])
+    return TABLES[table](**values)
 
 
 def columns_of(table: str) -> dict[str, type[Value]]:

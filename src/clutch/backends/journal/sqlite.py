@@ -24,6 +24,7 @@ from clutch.backends.journal.shapes import (
     nothing_to_start_from,
     verified,
     view_from,
+    view_of,
 )
 from clutch.backends.journal.sqlite_file import SqliteFile, connect, speaking_of
 from clutch.wire.journal import Batch, Chunk, Leadership, Origin, OutboxItem, Row, Snapshot
@@ -101,8 +102,7 @@ class SqliteReader:
                     raise no_such_page(question.table, question.after)
                 value = found[0]
             rows = self._db.execute(*question.page(_dialect, value)).fetchall()
-        names = tuple(COLUMNS[question.table])
-        return [view_from(question.table, dict(zip(names, row, strict=True))) for row in rows]
+        return [view_of(question.table, row) for row in rows]
 
     def pending(self, limit: int) -> list[OutboxItem]:
         with speaking_of(self.path):

@@ -39,12 +39,13 @@ _SQL: dict[type[Value], tuple[TypeEngine[Any], str]] = {
 }
 """SQL type and default. Text compares by code point everywhere, so that a page is the same on every store."""
 
-_VIEW_INDEXES = {
-    "tasks": ("submitted_at", "owner", "state", "name"),
-    "allocations": ("task",),
-    "leases": ("task",),
+_VIEW_INDEXES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "tasks": (("submitted_at",), ("owner", "submitted_at"), ("ended_at", "submitted_at"), ("name",)),
+    "allocations": (("task",),),
+    "leases": (("task",),),
 }
-"""What lists are ordered or filtered by most; each with the key behind it, as pages are."""
+"""What lists are ordered or filtered by most; each with the key behind it, as pages are. Those who live are few among
+those who ended, so ``ended_at`` (0 while a task lives) comes before the order."""
 
 
 def column_for(name: str, kind: type[Value]) -> Column[Any]:
@@ -54,7 +55,7 @@ def column_for(name: str, kind: type[Value]) -> Column[Any]:
 
 def _view_table(name: str) -> Table:
     columns = COLUMNS[name]
-    indexes = [Index(f"{name}_by_{c}", c, "key") for c in _VIEW_INDEXES.get(name, ()) if c in columns]
+    indexes = [Index(f"{name}_by_{'_'.join(by)}", *by, "key") for by in _VIEW_INDEXES.get(name, ())]
     return Table(name, metadata, *(column_for(c, kind) for c, kind in columns.items()), *indexes)
 
 

@@ -130,8 +130,9 @@ async def list_tasks(
     """Tasks of the workspaces you may read, the newest first unless told otherwise."""
     visible = caller.filters()
     where: dict[str, str | int | tuple[str, ...]] = dict(filters)
-    if live:
-        where["state"] = tuple(state for state in LIVE if state in filters.get("state", LIVE))
+    states = filters.get("state", ())
+    if live or (states and all(state in LIVE for state in states)):
+        where["ended_at"] = 0  # there is an index of those who live
     asked = words(workspace, "workspace")
     if visible is not None:
         asked = tuple(name for name in visible if not asked or name in asked)
