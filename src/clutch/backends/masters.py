@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from clutch.wire import errors
-from clutch.wire.errors import ClutchError, ErrorView, Unavailable
+from clutch.wire.errors import ClutchError, Unavailable
+from clutch.wire.refusals import error_said
 
 T = TypeVar("T")
 
@@ -28,24 +28,8 @@ CONNECTIONS_MAX = 8
 WAITING_MAX = 256
 """Long polls have connections of their own, so that nothing waits behind them."""
 
-_BY_CODE: dict[str, type[ClutchError]] = {
-    kind.code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, ClutchError) and kind is not errors.IllegalMove
-}
 _ELSEWHERE = (421, 503)
 """Another address may know better."""
-
-
-def error_of(status: int, body: bytes, subject: str) -> ClutchError:
-    """The error that an answer says, as the type it was raised as."""
-    try:
-        view = msgspec.json.decode(body, type=ErrorView)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = body[:200].decode("utf-8", "replace").strip()
-        return Unavailable(f"it answered {status} {said}".rstrip(), object=subject, next_step="Is this a master?")
-    kind = _BY_CODE.get(view.code, Unavailable)
-    return kind(view.cause, object=view.object or subject, next_step=view.next_step, path=view.path)
 
 
 class Masters:
@@ -100,7 +84,7 @@ class Masters:
             else:
                 if answer.status_code < 400:
                     return answer
-                failure = error_of(answer.status_code, answer.content, f"{method} {path}")
+                failure = error_said(answer.status_code, answer.content, f"{method} {path}")
                 if answer.status_code not in _ELSEWHERE:
                     raise failure
             self._current += 1

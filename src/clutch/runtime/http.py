@@ -15,10 +15,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
-
-from clutch.wire import errors
-from clutch.wire.errors import BadRequest, ClutchError, ErrorView, Unavailable
+from clutch.wire.errors import BadRequest, ClutchError, Unavailable
+from clutch.wire.refusals import error_said
 
 if TYPE_CHECKING:
     import ssl
@@ -30,22 +28,6 @@ READ_S = 30.0
 PAUSE_S, PAUSE_MAX_S = 0.1, 2.0
 CHUNK_BYTES = 1 << 20
 _ELSEWHERE = (421, 502, 503)
-
-_BY_CODE: dict[str, type[ClutchError]] = {
-    kind.code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, ClutchError) and kind is not errors.IllegalMove
-}
-
-
-def error_of(status: int, body: bytes, subject: str) -> ClutchError:
-    """The error that an answer says, as the type it was raised as."""
-    try:
-        view = msgspec.json.decode(body, type=ErrorView)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return Unavailable(f"it answered {status}", object=subject, next_step="Is this address a master's?")
-    kind = _BY_CODE.get(view.code, Unavailable)
-    return kind(view.cause, object=view.object or subject, next_step=view.next_step, path=view.path)
 
 
 class MasterConnection:
@@ -186,7 +168,7 @@ class _Elsewhere(Exception):
 
 
 def _refused(status: int, content: bytes, subject: str) -> Exception:
-    error = error_of(status, content, subject)
+    error = error_said(status, content, subject)
     return _Elsewhere(error) if status in _ELSEWHERE else error
 
 

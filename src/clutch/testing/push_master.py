@@ -7,6 +7,7 @@ is wanted. After a restart the brain finds the members that ran before, as an ag
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from clutch.agent.brain import Brain, End, Record, Say, Start
@@ -23,6 +25,7 @@ from clutch.backends.blobs.opening import open_blobs
 from clutch.backends.journal.opening import open_journal
 from clutch.core.member import PRESENT
 from clutch.master.access.door import Access, live_in
+from clutch.master.api import code as code_routes
 from clutch.master.api import push as push_routes
 from clutch.master.api.app import make_app
 from clutch.master.loop import Loop, LoopSettings
@@ -36,6 +39,7 @@ from clutch.wire.errors import Conflict
 from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.messages import Exit, Hello, MemberStatus, Refusal
 from clutch.wire.metrics import MetricBatch
+from clutch.wire.programs import Program
 from clutch.wire.resources import Capacity, Resources, Slot
 from clutch.wire.specs import Members, OnDeath, PoolSpec, RoleSpec, TaskSpec
 
@@ -141,14 +145,28 @@ class PushMaster:
         self.url = url
 
     async def submit(
-        self, task: str, count: int = 1, on_death: str = "end", workspace: str = "default"
+        self, task: str, count: int = 1, on_death: str = "end", workspace: str = "default", code: str = ""
     ) -> dict[int, str]:
         """A task whose members run; their tokens by rank."""
         shape = Members(count, Resources(1, "artificial"))
         roles = (RoleSpec("main", shape, on_death=OnDeath(on_death), count_max=8 if on_death == "respawn" else 0),)
-        spec = TaskSpec(kind="command", name=task, pool=POOL, roles=roles, workspace=workspace, leave_within_s=30.0)
+        spec = TaskSpec(
+            kind="command",
+            name=task,
+            pool=POOL,
+            roles=roles,
+            workspace=workspace,
+            leave_within_s=30.0,
+            payload=msgspec.msgpack.encode(Program(argv=("true",), code=code)),
+        )
         await self.loop.ask(e.Submit(cause="test", task=TaskId(task), spec=spec))
         return await self.tokens(task)
+
+    async def upload(self, archive: bytes) -> str:
+        """The digest under which members can fetch this archive."""
+        digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
+        await self.services.blobs.put(code_routes.blob_key(digest), archive)
+        return digest
 
     async def tokens(self, task: str) -> dict[int, str]:
         """The tokens of a task's members, once all of them are up."""
@@ -211,7 +229,7 @@ async def push_master(
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with asyncio.TaskGroup() as group:
         working = [group.create_task(work) for work in (loop.run(), agent.run(), access.run(), push.run())]
-        server = _serve(make_app(services, push_routes.ROUTES), listener)
+        server = _serve(make_app(services, [*push_routes.ROUTES, *code_routes.ROUTES]), listener)
         serving = group.create_task(server.serve(sockets=[listener]))
         try:
             await loop.serving.wait()

@@ -6,6 +6,7 @@ Lines on standard input say what happens, and each is answered with one line of 
 
     submit TASK COUNT ON_DEATH [WORKSPACE]    cancel TASK    exit TASK RANK CODE    resize TASK COUNT
     tokens TASK                               tidy           user NAME ROLE WORKSPACE    blobs
+    program TASK COUNT ARCHIVE                state TASK     waiting
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ class Orders:
     async def submit(self, task: str, count: str, on_death: str, workspace: str = "default") -> Any:
         return await self.master.submit(task, int(count), on_death, workspace)
 
+    async def program(self, task: str, count: str, archive: str) -> Any:
+        digest = await self.master.upload(await asyncio.to_thread(Path(archive).read_bytes))
+        return {"digest": digest, "tokens": await self.master.submit(task, int(count), code=digest)}
+
+    async def state(self, task: str) -> Any:
+        view = await self.master.services.journal.view("tasks", task)
+        return msgspec.to_builtins(view)
+
     async def cancel(self, task: str) -> None:
         await self.master.loop.ask(e.Cancel(cause="test", task=TaskId(task)))
 
@@ -40,6 +49,9 @@ class Orders:
 
     async def exit(self, task: str, rank: str, code: str) -> None:
         self.master.exit(task, int(rank), int(code))
+
+    async def waiting(self) -> int:
+        return self.master.push.bells.count
 
     async def tidy(self) -> None:
         await self.master.push.tidy()

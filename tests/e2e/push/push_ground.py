@@ -36,6 +36,8 @@ class Master:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[str] | None = None
+        self.known: dict[str, Any] = {}
+        """Members that several tests share."""
         self._said: Queue[Any] = Queue()
         self._ear: threading.Thread | None = None
 
@@ -98,12 +100,14 @@ class Member:
         self.headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str, **query: Any) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", params=query, headers=self.headers, timeout=DEADLINE_S, trust_env=False)
+        return self._ask("GET", path, params=query or None)
 
     def post(self, path: str, body: Any = None, **query: Any) -> httpx.Response:
-        return httpx.post(
-            f"{self.url}{path}", json=body, params=query, headers=self.headers, timeout=DEADLINE_S, trust_env=False
-        )  # fmt: skip
+        return self._ask("POST", path, json=body, params=query or None)
+
+    def _ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        address = f"{self.url}{path}"
+        return httpx.request(method, address, headers=self.headers, timeout=DEADLINE_S, trust_env=False, **more)
 
 
 def said(answer: httpx.Response, status: int = 200) -> Any:
