@@ -117,7 +117,7 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
         first_start=first,
     )
     provisioner = await _provisioner(services, server.url)
-    async with asyncio.TaskGroup() as group:
+    async with contextlib.aclosing(provisioner), asyncio.TaskGroup() as group:
         group.create_task(Performer(loop, services.journal, provisioner.effects()).run())
         group.create_task(provisioner.run())
         group.create_task(Housekeeping(services).run())

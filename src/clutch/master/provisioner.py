@@ -137,7 +137,8 @@ class Provisioner:
         cause = f"provider:{pool}"
         self.loop.tell(e.MachinesListed(cause=cause, pool=pool, instances=ours, index=index, lag_s=machines.lag_s))
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
+        """Release what this process holds of every provider; the machines stay."""
         for machines in self.pools.values():
             await machines.close()
 
