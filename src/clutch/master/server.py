@@ -15,11 +15,15 @@ from typing import Any
 
 import uvicorn
 
+from clutch.master.api.app import App
 from clutch.master.settings import PORT, MasterSettings
+from clutch.master.tls import check_listener
 from clutch.wire.errors import Conflict
 from clutch.wire.link import FRAME_MAX_BYTES
 
 GRACE_S = 5.0
+CUT_AFTER_S = 0.5
+"""Whoever then still waits for something to happen (long polls) is told that this master ends."""
 KEEP_ALIVE_S = 75.0
 BACKLOG = 2048
 CONNECTIONS_MAX = 10_000
@@ -39,8 +43,9 @@ class _Server(uvicorn.Server):
 def listen(settings: MasterSettings) -> socket.socket:
     """A bound socket: on the port that is set, or else on the one used last time or the first free one from 8620 on.
 
-    ``Conflict`` when it is taken.
+    ``Conflict`` when it is taken; ``BadRequest`` where others could listen in.
     """
+    check_listener(settings.host, bool(settings.tls_cert), settings.insecure)
     remembered = settings.data / _PORT_FILE
     if settings.port:
         return bind(settings.host, settings.port)
@@ -131,5 +136,8 @@ class HttpServer:
             stopped.cancel()
             self.stopping.set()
             self._server.should_exit = True
+            await asyncio.wait([serving], timeout=CUT_AFTER_S)
+            if isinstance(self.app, App):
+                self.app.cut_short()
             await serving
             self._listener.close()

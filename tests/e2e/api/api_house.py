@@ -25,6 +25,7 @@ from clutch.master.events import EventFeed
 from clutch.master.kits import Kits
 from clutch.master.link import AgentLinks
 from clutch.master.loop import Loop, LoopSettings
+from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.monitor import Monitor
 from clutch.master.output.lane import OutputLane
 from clutch.master.output.opening import beside, open_output
@@ -36,7 +37,7 @@ from clutch.master.settings import MasterSettings
 from clutch.wire import events as e
 from clutch.wire.access import NewUser, NewWorkspace, Role, RoleGrant, TokenKind, TokenView
 from clutch.wire.facts import TaskEnded
-from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
+from clutch.wire.ids import MemberId, NodeId, PoolName, TaskId
 from clutch.wire.link import MemberUse, NodeUse, SlotUse
 from clutch.wire.messages import Exit, ExitCause, Hello, Refusal, Wanted
 from clutch.wire.resources import Capacity, Slot
@@ -49,16 +50,6 @@ POOL = PoolName("default")
 class WallClock:
     def now(self) -> float:
         return time.time()
-
-
-class NothingMeasured:
-    """A metrics lane of a house in which nobody reports metrics."""
-
-    async def write(self, member: MemberId, fence: Fence, batches: Any) -> int:
-        raise AssertionError("nobody reports metrics here")
-
-    def reached(self, member: MemberId, fence: Fence) -> int:
-        return 0
 
 
 class Puppets:
@@ -205,7 +196,7 @@ async def open_house(data: Path, *, settings: MasterSettings | None = None) -> A
         lane = await stack.enter_async_context(
             open_output(beside(address, "output"), lambda task: TaskId(task) not in loop.state.tasks)
         )
-        metrics: Any = NothingMeasured()
+        metrics = await stack.enter_async_context(open_metrics(beside(address, "metrics")))
         links = AgentLinks(lane, Kits(access, loop.settled, lambda: ()), monitor, metrics.reached)
         feed, push = EventFeed(journal, loop), Push(loop, blobs, metrics, clock)
         usage = Usage(access.store.usage, journal, clock, loop.settled, monitor.nodes)

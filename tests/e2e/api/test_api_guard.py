@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 import websockets
-from api_house import DEADLINE_S, House, open_house, submission
+from api_house import DEADLINE_S, House, open_house, submission, until
 from litestar import WebSocket, get, post, websocket
 from websockets.asyncio.client import connect
 
@@ -69,7 +70,12 @@ async def body(data: Body) -> Body:
     return data
 
 
-OWN = [forgetful, forgetful_of_users, forgetful_socket, echo, buggy, body]
+@get("/t/for-ever", opt={"needs": Needs.USER})
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+OWN: list[Any] = [forgetful, forgetful_of_users, forgetful_socket, echo, buggy, body, for_ever]
 
 
 @asynccontextmanager
@@ -170,6 +176,18 @@ async def test_sockets_have_a_frame_limit_and_close_with_reasons(tmp_path: Path)
         with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
             await connect(house.url.replace("http", "ws") + "/nowhere", additional_headers=headers)
         assert refused.value.response.status_code == 404
+
+
+async def test_who_waits_is_told_when_the_master_ends(tmp_path: Path) -> None:
+    async with own_routes(tmp_path) as (house, client), asyncio.timeout(DEADLINE_S):
+        waiting = asyncio.create_task(client.get("/t/for-ever"))
+        envelope = house.server.app.state.envelope
+        await until(lambda: bool(envelope._under_way))
+        began = time.monotonic()
+        house.services.stopping.set()
+        answer = await waiting
+        assert answer.status_code == 503 and answer.json()["code"] == "unavailable"
+        assert time.monotonic() - began < 4.0
 
 
 async def test_changes_are_audited_reads_are_not(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ OTHERS = (
 class App(Litestar):
     """A litestar app inside an ``Envelope``."""
 
+    def cut_short(self) -> None:
+        """Answer whoever still waits: this master ends."""
+        self.state.envelope.cut_short()
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await super().__call__(scope, receive, send)

@@ -6,6 +6,7 @@ before the audit of a change is recorded, nor anything of a handler that forgot 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import traceback
@@ -29,6 +30,7 @@ Scope = Any
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
+ENDING = Unavailable("this master ends", object="master", next_step="Ask again in a moment.")
 HEALTH_PATH = "/health"
 REQUEST_ID_HEADER = b"x-request-id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -46,6 +48,7 @@ class Envelope:
         self.services = services
         self.traffic = traffic
         self.log = structlog.get_logger("http")
+        self._under_way: dict[Exchange, asyncio.Task[Any]] = {}
 
     async def carry(self, app: AsgiApp, scope: Scope, receive: Any, send: Send) -> None:
         """One request or WebSocket, from its first byte to its last."""
@@ -57,16 +60,38 @@ class Envelope:
             if refused is not None:
                 await exchange.refuse(refused)
             else:
-                await app(scope, receive, exchange.send)
+                await self._answer(exchange, app(scope, receive, exchange.send))
         finally:
             exchange.note(perf_counter() - began)
+
+    async def _answer(self, exchange: Exchange, answering: Awaitable[None]) -> None:
+        """Answered by the app; or, where that would go on for ever, by us when this master ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way[exchange] = task
+        try:
+            await answering
+        except asyncio.CancelledError:
+            if not exchange.is_cut:
+                raise
+            task.uncancel()
+            await exchange.refuse(ENDING)
+        finally:
+            del self._under_way[exchange]
+
+    def cut_short(self) -> None:
+        """This master ends: whoever still waits for something to happen is told so, instead of an answer."""
+        for exchange, task in self._under_way.items():
+            if not exchange.opened and not exchange.is_cut:
+                exchange.is_cut = True
+                task.cancel()
 
     def not_now(self, path: str) -> ClutchError | None:
         """Why this master answers nothing but its health now, if so."""
         if path == HEALTH_PATH:
             return None
         if self.services.stopping.is_set():
-            return Unavailable("this master ends", object="master", next_step="Ask again in a moment.")
+            return ENDING
         if not self.services.loop.serving.is_set():
             return NotLeader(
                 "this master does not lead: it waits to, or is just starting",
@@ -88,6 +113,7 @@ class Exchange:
         self.status = 0
         self.opened = False
         self.muted = False
+        self.is_cut = False
 
     @property
     def caller(self) -> Caller | None:
