@@ -166,6 +166,8 @@ async def check_a_deactivated_user_is_out_at_once_and_for_good(ground: Ground) -
         await access.store.users.change("ada", UserChange(active=False), None)
         access.forget()
         await refused(NotAuthenticated, access.identify(token))
+        made_later, _ = await token_of(access, "ada")
+        await refused(NotAuthenticated, access.identify(made_later))
         await access.store.users.change("ada", UserChange(active=True), None)
         access.forget()
         await refused(NotAuthenticated, access.identify(token))

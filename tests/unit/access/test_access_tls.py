@@ -5,8 +5,11 @@ import datetime
 import ssl
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from clutch.master.server import listen
+from clutch.master.settings import MasterSettings
 from clutch.master.tls import (
     check_fingerprint,
     check_listener,
@@ -35,6 +38,15 @@ def test_a_network_needs_tls_unless_it_is_said_aloud(host: str) -> None:
         check_listener(host, has_tls=False, insecure=False)
     check_listener(host, has_tls=True, insecure=False)
     check_listener(host, has_tls=False, insecure=True)
+
+
+def test_a_master_keeps_the_rule(tmp_path: Path) -> None:
+    open_to_all = MasterSettings(data=tmp_path, host="0.0.0.0")
+    with pytest.raises(BadRequest, match="in clear"):
+        listen(open_to_all)
+    listen(msgspec.structs.replace(open_to_all, insecure=True)).close()
+    listen(msgspec.structs.replace(open_to_all, tls_cert="server.pem")).close()
+    listen(MasterSettings(data=tmp_path)).close()
 
 
 def test_certificates_are_made_once_and_renewed_when_needed(tmp_path: Path) -> None:
