@@ -123,7 +123,9 @@ class DockerEngine:
             process.wait(_STOP_S)
 
     def remove(self) -> None:
-        """End it with everything it runs, and take its folder away."""
+        """End it with everything it runs, and take its folder and its network devices away."""
+        if self.answers():
+            self._empty()
         self.stop()
         self._end_containerd()
         with (Path("/proc/self/mountinfo")).open() as mounts:
@@ -131,6 +133,15 @@ class DockerEngine:
         for point in sorted((point for point in points if point.startswith(f"{self.folder}/")), reverse=True):
             ctypes.CDLL(None).umount2(os.fsencode(point), 2)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _empty(self) -> None:
+        engine = Engine(str(self.socket))
+        for container in engine.ask("GET", "/containers/json?all=1"):
+            with suppress(Refused):
+                engine.ask("DELETE", f"/containers/{container['Id']}?force=1&v=1")
+        for network in engine.ask("GET", "/networks"):
+            with suppress(Refused):  # it keeps those it was born with
+                engine.ask("DELETE", f"/networks/{network['Id']}")
 
     def _end_containerd(self) -> None:
         """A killed engine leaves helpers behind, each with our folder in its command line, and what they run."""

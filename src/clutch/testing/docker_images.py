@@ -103,7 +103,7 @@ def _add_tree(archive: tarfile.TarFile, folder: Path, name: str, skipped: tuple[
 def _add_libraries(archive: tarfile.TarFile, programs: Iterable[Path], own: Path) -> str:
     """What the loader finds for these programs on this machine, each under the path where it looks for it; one such."""
     said = subprocess.run(["ldd", *programs], check=False, capture_output=True, text=True).stdout
-    paths = dict.fromkeys(re.findall(r"(?:=> )?(/\S+) \(0x", said))
+    paths: dict[str, None] = dict.fromkeys(re.findall(r"(?:=> )?(/\S+) \(0x", said))
     known = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
     for name in _WHEELS_NEED:
         paths.update(dict.fromkeys(re.findall(rf"^\s*{re.escape(name)} \(.*=> (/\S+)$", known, re.MULTILINE)[:1]))

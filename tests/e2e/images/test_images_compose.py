@@ -154,11 +154,11 @@ def until(what: Callable[[], bool], cluster: Cluster) -> None:
         time.sleep(0.1)
 
 
-@pytest.fixture
-def cluster(engine: docker.DockerEngine, tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def cluster(engine: docker.DockerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = docker_images.postgres_root()
     docker.import_image(engine.socket, docker_images.POSTGRES, root, docker_images.postgres_changes())
-    made = Cluster(engine, tmp_path)
+    made = Cluster(engine, tmp_path_factory.mktemp("cluster"))
     try:
         made.compose("--profile", "standby", "up", "--detach")
         yield made
