@@ -42,6 +42,7 @@ from clutch.master.pools import Surroundings, open_pools, read_pools
 from clutch.master.provisioner import Provisioner, ProvisionerSettings
 from clutch.master.proxy.door import Proxy
 from clutch.master.push.service import Push
+from clutch.master.resumes import Resumes
 from clutch.master.server import HttpServer, listen
 from clutch.master.services import Services
 from clutch.master.settings import MasterSettings
@@ -122,6 +123,7 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
         group.create_task(provisioner.run())
         group.create_task(Housekeeping(services).run())
         group.create_task(services.usage.run(loop.serving))
+        group.create_task(services.resumes.run())
         if ready is not None:
             await ready(Running(services, server.url, server.app))
 
@@ -168,8 +170,9 @@ async def _services(settings: MasterSettings, stopping: asyncio.Event) -> AsyncI
         loop = Loop(journal, clock, links, {}, Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
         links.serve(loop)
         feed, push = EventFeed(journal, loop), Push(loop, blobs, metrics, clock)
+        resumes = Resumes(loop, metrics)
         usage = Usage(access.store.usage, journal, clock, loop.settled, monitor.nodes)
-        loop.listeners += [feed.heard, push.heard, usage.hear, Ends(output).heard]
+        loop.listeners += [feed.heard, push.heard, usage.hear, Ends(output).heard, resumes.heard]
         services = Services(
             settings=settings,
             clock=clock,
@@ -184,6 +187,7 @@ async def _services(settings: MasterSettings, stopping: asyncio.Event) -> AsyncI
             feed=feed,
             push=push,
             usage=usage,
+            resumes=resumes,
             proxy=Proxy(loop, clock, access, links.tunnels, monitor, access.keys),
             stopping=stopping,
         )
