@@ -10,6 +10,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from clutch.cli.reading import lighten
+
 
 class Said:
     """What was said about the cluster on the command line, before or behind the command's name."""
@@ -70,7 +72,23 @@ def _load(name: str, lazy: Lazy) -> Any:
     command.name = name
     if lazy.cluster:
         add_place(command)
+    _lighten(command)
     return command
+
+
+def _lighten(command: Any) -> None:
+    """All parameters of a command and of those below it, the ones that typer adds by itself too."""
+    whole = command.get_params
+
+    def get_params(context: Any) -> list[Any]:
+        found: list[Any] = whole(context)
+        for param in found:
+            lighten(param)
+        return found
+
+    command.get_params = get_params
+    for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
+        _lighten(inner)
 
 
 def add_place(command: Any) -> None:
@@ -114,6 +132,12 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = LazyCommands(self.commands, self.table)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found = super().get_params(ctx)
+        for param in found:
+            lighten(param)
+        return found
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # typer's own
         rows = [

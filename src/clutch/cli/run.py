@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -88,11 +89,9 @@ def upload(client: Client, folder: Path) -> str:
 
 def submit_and_stay(client: Client, command: list[str], digest: str, wish: Wish, *, detach: bool) -> int:
     """Its exit code; 0 once it is submitted, when nobody stays."""
-    import secrets
-
     from clutch.sdk.wish import submission
 
-    task = client.submit(submission(command, digest, secrets.token_hex(16), wish))
+    task = client.submit(submission(command, digest, os.urandom(16).hex(), wish))
     if detach:
         typer.echo(task.id)
         return 0

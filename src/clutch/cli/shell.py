@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,13 +52,11 @@ def shell(
 
 
 def _start(client: Client, command: list[str], code: Path | None, wish: Wish) -> Task:
-    import secrets
-
     from clutch.cli.run import upload
     from clutch.sdk.wish import submission
 
     digest = upload(client, code) if code is not None else ""
-    return client.submit(submission([*SERVER, *command], digest, secrets.token_hex(16), wish))
+    return client.submit(submission([*SERVER, *command], digest, os.urandom(16).hex(), wish))
 
 
 def _use(task: Task, token: str, ca_file: str, session: str, *, end: bool) -> int:

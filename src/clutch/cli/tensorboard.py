@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -32,8 +33,6 @@ def tensorboard(
     as_json: Json = False,
 ) -> None:
     """Show event files in TensorBoard; prints the address to open."""
-    import secrets
-
     from clutch.cli.proxied import wait_port
     from clutch.cli.run import upload
     from clutch.sdk import calls
@@ -46,7 +45,7 @@ def tensorboard(
     with connect(context) as client:
         digest = "" if on_node else upload(client, logs)
         command = [*SERVER, str(logs) if on_node else "."]
-        task = client.submit(submission(command, digest, secrets.token_hex(16), wish))
+        task = client.submit(submission(command, digest, os.urandom(16).hex(), wish))
         port = wait_port(task, WAIT_S)
         url = f"{client.address}{client.perform(calls.make_ticket(task.id, port)).path}"
     if as_json:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -193,12 +193,12 @@ class AsyncClient:
     ) -> AsyncTask:
         """A command on the cluster, in a copy of the folder ``code`` (None: in an empty one)."""
         digest = await self.upload(Path(code), progress=progress) if code is not None else ""
-        return await self.submit(submission(argv, digest, secrets.token_hex(16), wish))
+        return await self.submit(submission(argv, digest, os.urandom(16).hex(), wish))
 
     async def submit(self, task: SubmitTask) -> AsyncTask:
         """A task as it stands. Without a key it gets one, so that it is safe to try again."""
         if not task.key:
-            task = msgspec.structs.replace(task, key=secrets.token_hex(16))
+            task = msgspec.structs.replace(task, key=os.urandom(16).hex())
         submitted = await self.perform(calls.submit(task))
         return AsyncTask(self, submitted.task, submitted.name)
 

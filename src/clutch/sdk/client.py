@@ -6,8 +6,8 @@ do most has a method of its own.
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException, HTTPResponse
@@ -165,12 +165,12 @@ class Client:
     ) -> Task:
         """A command on the cluster, in a copy of the folder ``code`` (None: in an empty one)."""
         digest = self.upload(Path(code), progress=progress) if code is not None else ""
-        return self.submit(submission(argv, digest, secrets.token_hex(16), wish))
+        return self.submit(submission(argv, digest, os.urandom(16).hex(), wish))
 
     def submit(self, task: SubmitTask) -> Task:
         """A task as it stands. Without a key it gets one, so that it is safe to try again."""
         if not task.key:
-            task = msgspec.structs.replace(task, key=secrets.token_hex(16))
+            task = msgspec.structs.replace(task, key=os.urandom(16).hex())
         submitted = self.perform(calls.submit(task))
         return Task(self, submitted.task, submitted.name)
 

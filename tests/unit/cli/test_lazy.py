@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from clutch.cli.main import TABLE, app
+from clutch.cli.reading import NOT_PLAIN, plain
 
 ROOT = typer.main.get_command(app)
 
@@ -29,13 +30,29 @@ def test_help_names_every_command_and_loads_none() -> None:
         "import sys; from clutch.cli.main import app; sys.argv = ['clutch', '--help']\n"
         "try: app()\nexcept SystemExit: pass\n"
         "loaded = [m for m in sys.modules if m.startswith('clutch.') and m not in"
-        " ('clutch.cli', 'clutch.cli.main', 'clutch.cli.lazy')]\n"
+        " ('clutch.cli', 'clutch.cli.main', 'clutch.cli.lazy', 'clutch.cli.reading', 'clutch.wire',"
+        " 'clutch.wire.version')]\n"
         "assert not loaded, loaded; assert not {'rich', 'asyncio', 'http', 'msgspec'} & set(sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert out.returncode == 0, out.stderr
     for name in TABLE:
         assert f"\n  {name} " in out.stdout
+
+
+@pytest.mark.parametrize("name", ["run", "ps", "logs", "set", "doctor"])
+@pytest.mark.parametrize("text", ["1", "0", "-1", "42", "99", "100", "1.5", "x", "", " 7", "1_0", "1e3", "٣", "9" * 30])
+def test_what_is_read_lightly_is_read_as_typer_reads_it(name: str, text: str) -> None:
+    """Every value that is let through is the one that typer would have given; all others are left to typer."""
+    command = ROOT.commands[name]  # type: ignore[attr-defined]
+    context = typer.Context(command)
+    for param in command.params:
+        several = param.multiple or param.nargs == -1
+        for value in ((text,) if several else text, None if not param.required else text, param.default):
+            found = plain(param, param.type_descriptor, value)
+            if found is not NOT_PLAIN:
+                slow = param.get_runtime_param().coerce(value, param=param, ctx=context)
+                assert (list(found), list(slow)) == (list(slow),) * 2 if several else found == slow
 
 
 def test_help_is_quick() -> None:
