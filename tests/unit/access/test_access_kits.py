@@ -121,6 +121,12 @@ async def test_a_task_without_a_program_gets_its_token(yard: Yard) -> None:
     assert sorted((await yard.kit()).environment) == ["CLUTCH_MASTERS", "CLUTCH_TOKEN"]
 
 
+async def test_a_master_that_knows_no_address_leaves_it_to_the_agent(yard: Yard) -> None:
+    yard.kits = Kits(yard.access, yard.state, tuple)
+    yard.submit(None)
+    assert list((await yard.kit()).environment) == ["CLUTCH_TOKEN"]
+
+
 async def test_a_pool_may_run_members_as_their_submitters(yard: Yard) -> None:
     yard.stage.do(e.PutPool(pool=PoolSpec(POOL, run_as_users=True)))
     yard.submit(Program(argv=("x",)))
