@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -81,16 +81,15 @@ async def run(settings: MasterSettings, ready: Ready | None = None, stop: asynci
     """Be a master until ``stop`` is set; without one, until SIGTERM or SIGINT. Raises when another has taken over."""
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_master_of(settings.data), _stopped(stop) as stopping:
-        async with _services(settings, stopping) as (services, server):
-            await _run(services, server, ready)
+        async with _services(settings, stopping) as (services, server, resumes):
+            await _run(services, server, _lead(services, server, resumes, ready))
 
 
-async def _run(services: Services, server: HttpServer, ready: Ready | None) -> None:
+async def _run(services: Services, server: HttpServer, leading: Coroutine[Any, Any, None]) -> None:
     loop, stopping = services.loop, services.stopping
     async with asyncio.TaskGroup() as group:
         working = [
-            group.create_task(work)
-            for work in (loop.run(), services.access.run(), services.push.run(), _lead(services, server, ready))
+            group.create_task(work) for work in (loop.run(), services.access.run(), services.push.run(), leading)
         ]
         serving = group.create_task(server.run())
         await stopping.wait()
@@ -100,7 +99,7 @@ async def _run(services: Services, server: HttpServer, ready: Ready | None) -> N
     await services.journal.resign()
 
 
-async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> None:
+async def _lead(services: Services, server: HttpServer, resumes: Resumes, ready: Ready | None) -> None:
     """What only the leading master does."""
     loop = services.loop
     await loop.serving.wait()
@@ -123,7 +122,7 @@ async def _lead(services: Services, server: HttpServer, ready: Ready | None) -> 
         group.create_task(provisioner.run())
         group.create_task(Housekeeping(services).run())
         group.create_task(services.usage.run(loop.serving))
-        group.create_task(services.resumes.run())
+        group.create_task(resumes.run())
         if ready is not None:
             await ready(Running(services, server.url, server.app))
 
@@ -146,7 +145,9 @@ async def _provisioner(services: Services, url: str) -> Provisioner:
 
 
 @asynccontextmanager
-async def _services(settings: MasterSettings, stopping: asyncio.Event) -> AsyncIterator[tuple[Services, HttpServer]]:
+async def _services(
+    settings: MasterSettings, stopping: asyncio.Event
+) -> AsyncIterator[tuple[Services, HttpServer, Resumes]]:
     """Every part, opened; closed again in the opposite order."""
     clock, address = WallClock(), settings.db or str(settings.data / "journal.db")
 
@@ -187,11 +188,10 @@ async def _services(settings: MasterSettings, stopping: asyncio.Event) -> AsyncI
             feed=feed,
             push=push,
             usage=usage,
-            resumes=resumes,
             proxy=Proxy(loop, clock, access, links.tunnels, monitor, access.keys),
             stopping=stopping,
         )
-        yield services, HttpServer(make_app(services), listener, settings, stopping)
+        yield services, HttpServer(make_app(services), listener, settings, stopping), resumes
 
 
 def _holder(data: Path) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from clutch.master.output.lane import OutputLane
     from clutch.master.proxy.door import Proxy
     from clutch.master.push.service import Push
-    from clutch.master.resumes import Resumes
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +40,5 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     push: Push
     proxy: Proxy
     usage: Usage
-    resumes: Resumes
     stopping: asyncio.Event
     """Set when this master ends: long answers end too."""

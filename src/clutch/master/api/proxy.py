@@ -15,7 +15,7 @@ from clutch.wire.api import API, ProxyAddress
 from clutch.wire.ids import TaskId
 
 
-@asgi(PREFIX, is_mount=True, opt={"needs": Needs.TICKET})
+@asgi(PREFIX, is_mount=True, copy_scope=False, opt={"needs": Needs.TICKET})
 async def enter_proxy(scope: Any, receive: Any, send: Any) -> None:
     """HTTP and WebSocket into a task's port."""
     services: Services = scope["litestar_app"].state.services
