@@ -46,7 +46,7 @@ NO_CONNECTION = 900
 SOCKET = Path("/var/run/docker.sock")
 _SOURCE = Path(__file__).parents[3]
 _KEEPER_CODE = (
-    "import sys; sys.path[:0] = [sys.argv.pop(1), sys.argv.pop(1)]; import shim; "
+    "import sys; sys.path += [sys.argv.pop(1), sys.argv.pop(1)]; import shim; "
     "from clutch.backends.containers import docker_keeper; docker_keeper.main(shim)"
 )
 
