@@ -34,7 +34,6 @@ from clutch.master.api.app import make_app
 from clutch.master.loop import Loop, LoopSettings
 from clutch.master.services import Services
 from clutch.master.settings import MasterSettings
-from clutch.testing.access_suite import Hand
 from clutch.wire import events as e
 from clutch.wire.access import MadeToken, TokenView
 from clutch.wire.ids import NodeId, PoolName
@@ -47,6 +46,16 @@ FILES: tuple[Any, ...] = (
 )  # fmt: skip
 ROUTES = [route for file in FILES for route in file.ROUTES]
 API = "/api/v1"
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
 
 
 class Silence:
