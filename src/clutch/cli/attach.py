@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from clutch.cli.notices import Notices
 from clutch.cli.printing import Exact, line_text
 from clutch.sdk import calls
 from clutch.sdk.output import Follower, output_query
@@ -95,12 +96,13 @@ class Attached:
         """Whole lines, each with its member before it, rather than every byte as it comes."""
         self.follower = Follower(output_query(task.id, partial=not labels))
         self.exact = Exact(self._fetch)
+        self.notices = Notices(task, loud=ask is not None)
         self.interrupts = Interrupts()
         self.cancelled = False
 
     def stay(self) -> int | None:
         """The task's exit code once it has ended and all it printed was shown; None if its user detached."""
-        with self.interrupts.handled():
+        with self.interrupts.handled(), self.notices:
             while True:
                 try:
                     self._show()
@@ -113,11 +115,12 @@ class Attached:
                     self._do(wish)
 
     def _show(self) -> None:
-        lines = self.task.follow(self.follower)
+        lines = self.task.follow(self.follower, self.notices.away)
         while True:
             with self.interrupts.armed():
                 if next(lines, None) is None:
                     return
+                self.notices.came()
                 run = self.exact.run(self.follower.unshown)
                 data = self._text(run) if self.labels else self.exact.data(run)
             self._write(run[0], data)

@@ -108,11 +108,12 @@ def clean(value: object) -> str:
 
 
 def table(rows: Sequence[Any], columns: Sequence[Column], width: int | None, colour: bool = False) -> list[str]:
-    """Lines of at most ``width`` cells. Columns that do not fit go, then the widest ones are clipped."""
+    """Lines of at most ``width`` cells. Columns that are empty or do not fit go, then the widest ones are clipped."""
     cells = {column.title: [clean(column.value(row)) for row in rows] for column in columns}
     widths = {title: max(width_of(text) for text in (title, *texts)) for title, texts in cells.items()}
     shown = list(columns)
     if width is not None:
+        shown = [column for column in shown if not column.goes or any(cells[column.title])]
         shown, widths = fitted(shown, widths, width)
     lines = [_line([column.title.upper() for column in shown], shown, widths, False)]
     lines += [_line([cells[c.title][at] for c in shown], shown, widths, colour) for at in range(len(rows))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from clutch.sdk import calls
@@ -81,11 +81,12 @@ class Task:
                 return
             query = next_page(query, page)
 
-    def follow(self, follower: Follower) -> Iterator[OutputLine]:
+    def follow(self, follower: Follower, told: Callable[[Unavailable], None] | None = None) -> Iterator[OutputLine]:
         """Lines as they come, from where a follower stands, until the task has ended and all was said.
 
         The follower moves when the next line is asked for, or when its holder says so: whoever is interrupted goes on
-        with the same follower and loses nothing. A master that goes away is waited for.
+        with the same follower and loses nothing. A master that goes away is waited for, and ``told`` is
+        told so.
         """
         pause = LOOK_FIRST_S
         while not follower.finished:
@@ -97,7 +98,9 @@ class Task:
                         follower.hear(parse_page(said))
                     yield from follower.rest()
                 follower.stream_ended(self.state == TaskState.ENDED)
-            except Unavailable:
+            except Unavailable as error:
+                if told is not None:
+                    told(error)
                 time.sleep(pause)
                 pause = min(pause * 2, LOOK_MAX_S)
 

@@ -205,3 +205,15 @@ def test_a_master_that_is_killed_meanwhile_costs_no_line(tmp_path: Path) -> None
 def test_a_command_needs_a_command(admin: User) -> None:
     out = subprocess.run(admin.argv("run"), env=admin.env, capture_output=True, check=False, timeout=60)
     assert out.returncode == 2
+
+
+def test_somebody_who_waits_is_told_what_for(admin: User, cluster: Cluster) -> None:
+    words = ["run", "--no-code", "--name", "patient", "--slots", "100", "--kind", "artificial", "--", "true"]
+    screen = admin.terminal(*words)
+    screen.until("waits: too_big")
+    screen.type("\x03")
+    screen.until("[d]etach")
+    screen.type("c\n")
+    assert screen.end() == 1
+    assert b"ended without an exit code" in screen.screen
+    assert ended(cluster, "patient") == "cancelled"

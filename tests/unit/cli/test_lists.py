@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clutch.cli.agents import parse_slots
@@ -20,6 +20,7 @@ def columns(count: int) -> list[Column]:
     return [Column(f"c{n}", lambda row, n=n: row[n], goes=n, right=n % 2 == 1) for n in range(count)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(texts, min_size=n, max_size=n), min_size=1, max_size=5)),
        st.integers(12, 200))  # fmt: skip
 def test_no_line_is_wider_than_the_terminal(rows: list[list[str]], width: int) -> None:
@@ -47,6 +48,7 @@ def test_states_are_coloured_only_when_asked() -> None:
     assert table(["running"], chosen, 40)[1] == "running"
 
 
+@settings(deadline=None)
 @given(texts, st.integers(1, 30))
 def test_a_clipped_text_fits(text: str, width: int) -> None:
     assert width_of(clipped(text, width)) <= width

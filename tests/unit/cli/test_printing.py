@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clutch.cli.printing import Exact, exact_bytes, line_text
@@ -45,6 +45,7 @@ def _by_newline(data: bytes) -> list[bytes]:
     return [*(line + b"\n" for line in whole), *([rest] if rest else [])]
 
 
+@settings(deadline=None)
 @given(bytes_of, st.integers(1, 5))
 def test_every_byte_comes_once(data: bytes, together: int) -> None:
     if data.endswith(b"\r"):
@@ -123,6 +124,7 @@ def read_on(follower: Follower, pages: list[OutputPage], seen: list[int], chance
     return True
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 4), max_size=8), st.integers(0, 2**32))
 def test_a_follower_that_is_interrupted_anywhere_shows_each_line_once(sizes: list[int], seed: int) -> None:
     follower, chance = Follower(output_query("t")), Random(seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clutch.sdk import calls
@@ -30,6 +30,7 @@ from clutch.wire.resources import Resources
 from clutch.wire.specs import OnNodeLost
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=20))
 def test_an_id_is_always_one_part_of_the_path(text: str) -> None:
     asked = path("tasks", text, "stop")
@@ -118,6 +119,7 @@ def test_what_may_have_been_done_is_not_done_again_by_chance(mishap: Mishap, rep
     assert (_attempts(repeatable=repeatable).failed(mishap, 0.0, 0.5) is not None) == again
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5), st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1)), max_size=60))
 def test_pauses_end_with_the_patience(addresses: int, steps: list[tuple[float, float]]) -> None:
     attempts, now = _attempts(addresses), 0.0
