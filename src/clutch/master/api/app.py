@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import warnings
 from typing import Any
 
 from litestar import Litestar, Router
 from litestar.di import Provide
+from litestar.exceptions.base_exceptions import LitestarDeprecationWarning
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import SkipValidation
 
 from clutch import __version__
 from clutch.master.access.caller import Caller
-from clutch.master.api import code, docs, events, health, info, nodes, output, pools, prometheus, queue, tasks
+from clutch.master.api import (
+    access,
+    agents,
+    audit,
+    authority,
+    code,
+    docs,
+    enrol,
+    events,
+    groups,
+    health,
+    info,
+    login,
+    nodes,
+    output,
+    pools,
+    prometheus,
+    proxy,
+    push,
+    queue,
+    quotas,
+    secrets,
+    tasks,
+    tokens,
+    usage,
+    users,
+    workspaces,
+)  # fmt: skip
 from clutch.master.api.envelope import Envelope, note_failure
 from clutch.master.api.errors import answer_error
 from clutch.master.api.guard import check_routes, make_guard
@@ -25,10 +51,11 @@ from clutch.master.services import Services
 BODY_MAX_BYTES = 8 * 2**20
 """Of a body that is read whole. Uploads are streamed and have a limit of their own."""
 
-OTHERS = (
-    "access", "users", "groups", "workspaces", "tokens", "secrets", "audit", "usage", "quotas", "login", "enrol",
-    "agents", "authority", "push", "metrics", "proxy",
+FILES = (
+    health, docs, info, tasks, output, queue, nodes, pools, events, code, prometheus, login, access, users, groups,
+    workspaces, tokens, secrets, quotas, audit, usage, enrol, agents, authority, push, proxy,
 )  # fmt: skip
+"""Every file with routes."""
 
 
 class App(Litestar):
@@ -67,16 +94,7 @@ def _openapi() -> OpenAPIConfig:
 
 def all_routes() -> list[Any]:
     """Every route of every file."""
-    found = [
-        route
-        for file in (health, docs, info, tasks, output, queue, nodes, pools, events, code, prometheus)
-        for route in file.ROUTES
-    ]
-    for name in OTHERS:
-        place = f"clutch.master.api.{name}"
-        if importlib.util.find_spec(place) is not None:
-            found += importlib.import_module(place).ROUTES
-    return found
+    return [route for file in FILES for route in file.ROUTES]
 
 
 def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
@@ -95,7 +113,7 @@ def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
     traffic.watch(services.loop)
     with warnings.catch_warnings():
         # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody)
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", LitestarDeprecationWarning)
         app = App(
             route_handlers=all_routes() if routes is None else routes,
             guards=[make_guard(services.access)],

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from litestar import get, post
-from litestar.params import Parameter
+from litestar.params import Parameter, QueryParameter
 
 from clutch.master.access.caller import Caller
 from clutch.master.push.names import task_scope, workspace_scope
@@ -34,7 +34,7 @@ class Scope(StrEnum):
     WORKSPACE = "workspace"  # tasks of one workspace among themselves
 
 
-Whose = Annotated[Scope, Parameter(query="scope")]
+Whose = Annotated[Scope, QueryParameter(name="scope")]
 """Litestar keeps the word ``scope`` for itself inside a handler."""
 
 
