@@ -89,7 +89,7 @@ class Masters:
                     raise failure
             self._current += 1
             if loop.time() + pause > until:
-                raise failure
+                raise Unavailable(failure.cause, object=failure.object, next_step=failure.next_step)
             await asyncio.sleep(pause)
             pause = min(PAUSE_MAX_S, pause * 1.5)
 

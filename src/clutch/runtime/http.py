@@ -108,7 +108,7 @@ class MasterConnection:
                 failure = elsewhere.error
             self._current += 1
             if time.monotonic() + pause > until:
-                raise failure
+                raise _nobody(failure)
             self._ended.wait(pause)
             pause = min(PAUSE_MAX_S, pause * 1.5)
 
@@ -170,6 +170,11 @@ class _Elsewhere(Exception):
 def _refused(status: int, content: bytes, subject: str) -> Exception:
     error = error_said(status, content, subject)
     return _Elsewhere(error) if status in _ELSEWHERE else error
+
+
+def _nobody(last: ClutchError) -> Unavailable:
+    """No address had an answer in time; what the last one said."""
+    return Unavailable(last.cause, object=last.object, next_step=last.next_step)
 
 
 def _ended() -> Unavailable:

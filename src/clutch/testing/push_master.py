@@ -11,7 +11,7 @@ import hashlib
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +29,7 @@ from clutch.master.api import code as code_routes
 from clutch.master.api import push as push_routes
 from clutch.master.api.app import make_app
 from clutch.master.loop import Loop, LoopSettings
+from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.push.service import Push
 from clutch.master.server import bind
 from clutch.master.services import Services
@@ -38,7 +39,6 @@ from clutch.wire.access import NewUser, NewWorkspace, Role, RoleGrant, TokenKind
 from clutch.wire.errors import Conflict
 from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.messages import Exit, Hello, MemberStatus, Refusal
-from clutch.wire.metrics import MetricBatch
 from clutch.wire.programs import Program
 from clutch.wire.resources import Capacity, Resources, Slot
 from clutch.wire.specs import Members, OnDeath, PoolSpec, RoleSpec, TaskSpec
@@ -65,25 +65,6 @@ class MovableClock:
 
     def pass_time(self, seconds: float) -> None:
         self._ahead += seconds
-
-
-class LinesLane:
-    """Metrics as lines of a file: each sequence number of an incarnation once, without holes, written when answered."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.path.touch()
-
-    async def write(self, member: MemberId, fence: Fence, batches: tuple[MetricBatch, ...]) -> int:
-        whose = f"{member} {fence} "
-        lines = self.path.read_text().splitlines()
-        last = max((int(line.split()[2]) for line in lines if line.startswith(whose)), default=0)
-        with self.path.open("a") as file:
-            for batch in batches:
-                if batch.sequence == last + 1:
-                    last += 1
-                    file.write(f"{whose}{last}\n")
-        return last
 
 
 class ReadyAgent:
@@ -214,22 +195,32 @@ async def push_master(
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     settings = MasterSettings(data=folder)
     clock, agent = WallClock(), ReadyAgent()
-    opened = await open_journal(journal or str(folder / "journal.db"))
-    store = blobs or await open_blobs(str(folder / "blobs"))
-    loop = Loop(opened, clock, agent, {}, Random(), LoopSettings(holder="push-master", lead_s=1.8))
-    agent.serve(loop)
-    access = await Access.open(settings, clock, live_in(lambda: loop.state))
-    push = Push(loop, store, LinesLane(folder / "metrics"), clock, monotonic=monotonic)  # type: ignore[arg-type]
-    loop.listeners.append(push.heard)
-    services = _services(
-        settings=settings, clock=clock, loop=loop, journal=opened, blobs=store, access=access, push=push,
-        stopping=asyncio.Event(),
-    )  # fmt: skip
-    listener = bind("127.0.0.1", port)
+    async with AsyncExitStack() as stack:
+        opened = await open_journal(journal or str(folder / "journal.db"))
+        stack.push_async_callback(opened.close)
+        store = blobs or await open_blobs(str(folder / "blobs"))
+        metrics = await stack.enter_async_context(open_metrics(str(folder / "metrics.db")))
+        loop = Loop(opened, clock, agent, {}, Random(), LoopSettings(holder="push-master", lead_s=1.8))
+        agent.serve(loop)
+        access = await Access.open(settings, clock, live_in(lambda: loop.state))
+        stack.push_async_callback(access.close)
+        push = Push(loop, store, metrics, clock, monotonic=monotonic)
+        loop.listeners.append(push.heard)
+        services = _services(
+            settings=settings, clock=clock, loop=loop, journal=opened, blobs=store, access=access, push=push,
+            metrics=metrics, stopping=asyncio.Event(),
+        )  # fmt: skip
+        async with _running(services, agent, bind("127.0.0.1", port)) as master:
+            yield master
+
+
+@asynccontextmanager
+async def _running(services: Services, agent: ReadyAgent, listener: socket.socket) -> AsyncIterator[PushMaster]:
+    loop, push, access = services.loop, services.push, services.access
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with asyncio.TaskGroup() as group:
         working = [group.create_task(work) for work in (loop.run(), agent.run(), access.run(), push.run())]
-        server = _serve(make_app(services, [*push_routes.ROUTES, *code_routes.ROUTES]), listener)
+        server = _serve(make_app(services, [*push_routes.ROUTES, *code_routes.ROUTES]))
         serving = group.create_task(server.serve(sockets=[listener]))
         try:
             await loop.serving.wait()
@@ -242,8 +233,6 @@ async def push_master(
             await serving
             for task in working:
                 task.cancel()
-    await access.close()
-    await opened.close()
 
 
 def _services(**parts: Any) -> Services:
@@ -252,7 +241,7 @@ def _services(**parts: Any) -> Services:
     return Services(**{**given, **parts})
 
 
-def _serve(app: Any, listener: socket.socket) -> _Server:
+def _serve(app: Any) -> _Server:
     config = uvicorn.Config(
         app, lifespan="off", log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=1
     )

@@ -176,8 +176,10 @@ def test_metrics_are_taken_once_and_in_order(shared: Master) -> None:
 
     assert said(one.post("/metrics", {"batches": [batch(1), batch(2)]})) == {"sequence": 2}
     assert said(one.post("/metrics", {"batches": [batch(1), batch(2), batch(3)]})) == {"sequence": 3}
-    lines = [line for line in (shared.folder / "metrics").read_text().splitlines() if line.startswith("metrics/")]
-    assert len(lines) == 3
+    assert said(one.post("/metrics", {"batches": [batch(5)]}), 409)["code"] == "conflict", "one is missing"
+    for bad in ({}, {"batches": [{"sequence": 4}]}, {"batches": [{**batch(4), "sequence": 0}]}, {"batches": "x"}):
+        assert said(one.post("/metrics", bad), 400)["code"] == "bad_request"
+    assert said(one.post("/metrics", {"batches": []})) == {"sequence": 3}
 
 
 def test_progress_is_soft_and_bounded(shared: Master) -> None:

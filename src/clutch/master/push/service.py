@@ -13,13 +13,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import msgspec
 
 from clutch.backends.blobs.base import FullBlobs
 from clutch.core.recorded import Recorded
 from clutch.master.loop import Clock, Loop
+from clutch.master.metrics_lane.lane import MetricsLane
 from clutch.master.push.bells import Bells
 from clutch.master.push.checkpoints import Checkpoints
 from clutch.master.push.lead import Lead
@@ -34,7 +34,6 @@ from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest, ClutchError, TooLarge
 from clutch.wire.ids import Fence, MemberId, TaskId
-from clutch.wire.metrics import MetricBatch
 from clutch.wire.push import (
     GATHER_MAX_BYTES,
     MEETING_MAX_S,
@@ -68,14 +67,6 @@ WAKING = (
 """Facts that change where a waiting member stands."""
 
 
-class Lane(Protocol):
-    """Where metrics go: what was written is durable, and each batch is kept once."""
-
-    async def write(self, member: MemberId, fence: Fence, batches: Iterable[MetricBatch]) -> int:
-        """Up to which sequence number the store has this incarnation's batches."""
-        ...
-
-
 class Push:
     """All that members say. One per master."""
 
@@ -83,7 +74,7 @@ class Push:
         self,
         loop: Loop,
         blobs: FullBlobs,
-        metrics: Lane,
+        metrics: MetricsLane,
         clock: Clock,
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -193,7 +184,10 @@ class Push:
 
     async def rendezvous(self, member: Member, said: Announce) -> Roster:
         check_announce(said)
-        coming = Coming(msgspec.msgpack.encode(said), poll_s(said.timeout_s), meeting_s(said.within_s))
+        where = msgspec.structs.replace(
+            said, timeout_s=0.0, within_s=0.0
+        )  # how long it waits is nobody else's business
+        coming = Coming(msgspec.msgpack.encode(where), poll_s(said.timeout_s), meeting_s(said.within_s))
         answer, barrier = await self.meetings.come(lambda: self.stand(member), RENDEZVOUS, coming)
         return roster_of(await self.standing(member), barrier, answer)
 
