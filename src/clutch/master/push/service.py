@@ -184,9 +184,7 @@ class Push:
 
     async def rendezvous(self, member: Member, said: Announce) -> Roster:
         check_announce(said)
-        where = msgspec.structs.replace(
-            said, timeout_s=0.0, within_s=0.0
-        )  # how long it waits is nobody else's business
+        where = msgspec.structs.replace(said, timeout_s=0.0, within_s=0.0)  # its wait is its own business
         coming = Coming(msgspec.msgpack.encode(where), poll_s(said.timeout_s), meeting_s(said.within_s))
         answer, barrier = await self.meetings.come(lambda: self.stand(member), RENDEZVOUS, coming)
         return roster_of(await self.standing(member), barrier, answer)
