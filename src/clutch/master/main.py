@@ -93,6 +93,7 @@ async def _run(services: Services, server: HttpServer, leading: Coroutine[Any, A
         ]
         serving = group.create_task(server.run())
         await stopping.wait()
+        services.push.close()  # long polls are answered now, or they would hold the server for its whole grace
         await serving
         for task in working:
             task.cancel()
