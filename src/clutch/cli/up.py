@@ -121,7 +121,7 @@ def _show(seen: Up, as_json: bool, headline: str) -> None:
         return
     typer.echo(headline)
     typer.echo(f"  address   {seen.url}")
-    typer.echo(f"  log in    {seen.url}/?token={seen.one_time_token}   (good once, for 15 minutes)")
+    typer.echo(f"  log in    {seen.url}/#token={seen.one_time_token}   (good once, for 15 minutes)")
     typer.echo(f"  nodes     {', '.join(seen.nodes) or 'none'}   running members as {' or '.join(seen.backends)}")
     if seen.join:
         typer.echo(f"  add one   {seen.join}")

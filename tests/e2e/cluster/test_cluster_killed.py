@@ -166,3 +166,29 @@ def test_a_small_cluster_loses_nothing_under_random_kills(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_fifty_tasks_lose_nothing_under_twenty_random_kills(tmp_path: Path) -> None:
     run_under_faults(tmp_path, seed=11, tasks=50, faults=20, lines=600)
+
+
+def upgrade(folder: Path, tasks: int, lines: int) -> None:
+    """Every process of the control plane is replaced by a new one, one after the other, while work runs."""
+    with Cluster(folder) as cluster:
+        cluster.start()
+        for name in ("one", "two"):
+            cluster.add_agent(name, slots=(tasks + 1) // 2)
+        cluster.wait_nodes("one", "two")
+        work = Work(cluster, tasks, lines, pause_s=0.05)
+        work.wait_began()
+        for child in (cluster.masters[0], *cluster.agents.values(), cluster.masters[0]):
+            assert child.stop() == 0, child.last_lines()
+            child.start()
+            cluster.wait_serving()
+        cluster.wait_nodes("one", "two")
+        work.check()
+
+
+def test_a_new_release_takes_over_under_running_work(tmp_path: Path) -> None:
+    upgrade(tmp_path, tasks=5, lines=120)
+
+
+@pytest.mark.slow
+def test_a_new_release_takes_over_under_fifty_running_tasks(tmp_path: Path) -> None:
+    upgrade(tmp_path, tasks=50, lines=400)
