@@ -83,7 +83,7 @@ def _enrol(settings: AgentSettings, enrolment: str, keep: Path) -> str:
         raise BadRequest(
             "this machine is not enrolled yet",
             object=f"node {settings.node}",
-            next_step="Make a token with 'clutch token make --kind enrol' and give it with --token-file.",
+            next_step="Make a token with 'clutch token create --kind enrol' and give it with --token-file.",
         )
     ca_file = str(settings.ca_file or "")
     call: Call[MadeToken] = Call(
