@@ -12,7 +12,6 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import SkipValidation
 
-from clutch import __version__
 from clutch.master.access.caller import Caller
 from clutch.master.api import (
     access,
@@ -47,6 +46,7 @@ from clutch.master.api.errors import answer_error
 from clutch.master.api.guard import check_routes, make_guard
 from clutch.master.prometheus import Traffic
 from clutch.master.services import Services
+from clutch.wire.version import VERSION
 
 BODY_MAX_BYTES = 8 * 2**20
 """Of a body that is read whole. Uploads are streamed and have a limit of their own."""
@@ -83,7 +83,7 @@ def _openapi() -> OpenAPIConfig:
     bearer = SecurityScheme(type="http", scheme="bearer")
     return OpenAPIConfig(
         title="Clutch",
-        version=__version__,
+        version=VERSION,
         description="One cluster for experiments, notebooks and reinforcement learning.",
         components=Components(security_schemes={"token": bearer}),
         security=[{"token": []}],

@@ -6,11 +6,11 @@ from typing import Any
 
 from litestar import get
 
-from clutch import __version__
 from clutch.master.promises import promises
 from clutch.master.services import Services
 from clutch.wire.access import Needs
 from clutch.wire.api import API, MasterInfo
+from clutch.wire.version import VERSION
 
 
 @get(f"{API}/master", operation_id="get_master", tags=["master"], opt={"needs": Needs.USER})
@@ -20,7 +20,7 @@ async def get_master(services: Services) -> MasterInfo:
     settings = services.settings
     return MasterInfo(
         cluster=settings.cluster,
-        version=__version__,
+        version=VERSION,
         term=state.term,
         generation=state.generation,
         index=state.index,
