@@ -36,6 +36,7 @@ TABLE = {
     "login": Lazy("clutch.cli.login", "Log in to a cluster and keep that for the next commands."),
     "logout": Lazy("clutch.cli.login", "End the login and forget it."),
     "whoami": Lazy("clutch.cli.login", "Say who this is for the cluster, and what they may do."),
+    "open": Lazy("clutch.cli.open", "Print the address at which a task's port opens in a browser."),
     "agent": Lazy("clutch.cli.agents", "The machines of the cluster.", group=True),
     "pool": Lazy("clutch.cli.pools", "Pools of machines and how they are shared.", group=True),
     "user": Lazy("clutch.cli.admin", "Users.", group=True, attribute="user"),
