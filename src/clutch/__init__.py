@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from clutch.wire.version import VERSION
 
+TYPE_CHECKING = False  # typing itself would be most of what this costs
 if TYPE_CHECKING:
+    from typing import Any
+
     from clutch.sdk.async_client import AsyncClient
     from clutch.sdk.client import Client
 

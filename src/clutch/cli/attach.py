@@ -88,7 +88,9 @@ class Interrupts:
 class Attached:
     """This terminal and one task."""
 
-    def __init__(self, task: Task, ask: Callable[[], Wish] | None, *, labels: bool = False) -> None:
+    def __init__(
+        self, task: Task, ask: Callable[[], Wish] | None, interrupts: Interrupts, *, labels: bool = False
+    ) -> None:
         self.task = task
         self.ask = ask
         """Asks its user; None where nobody can answer: then an interrupt cancels."""
@@ -97,12 +99,12 @@ class Attached:
         self.follower = Follower(output_query(task.id, partial=not labels))
         self.exact = Exact(self._fetch)
         self.notices = Notices(task, loud=ask is not None)
-        self.interrupts = Interrupts()
+        self.interrupts = interrupts
         self.cancelled = False
 
     def stay(self) -> int | None:
         """The task's exit code once it has ended and all it printed was shown; None if its user detached."""
-        with self.interrupts.handled(), self.notices:
+        with self.notices:
             while True:
                 try:
                     self._show()

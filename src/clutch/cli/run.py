@@ -88,20 +88,22 @@ def upload(client: Client, folder: Path) -> str:
 
 
 def submit_and_stay(client: Client, command: list[str], digest: str, wish: Wish, *, detach: bool) -> int:
-    """Its exit code; 0 once it is submitted, when nobody stays."""
+    """Its exit code; 0 once it is submitted, when nobody stays. An interrupt while it is submitted waits until it is
+    known what was: no task is left behind unseen."""
+    from clutch.cli.attach import Attached, Interrupts, ask_terminal
     from clutch.sdk.wish import submission
 
-    task = client.submit(submission(command, digest, os.urandom(16).hex(), wish))
-    if detach:
-        typer.echo(task.id)
-        return 0
-    if sys.stderr.isatty():
-        typer.echo(f"clutch: task {task.id}", err=True)
-    from clutch.cli.attach import Attached, ask_terminal
-
-    client.patience_s = STREAM_PATIENCE_S
-    ask = ask_terminal if sys.stdin.isatty() and sys.stderr.isatty() else None
-    code = Attached(task, ask, labels=wish.get("count", 1) > 1).stay()
+    interrupts = Interrupts()
+    with interrupts.handled():
+        task = client.submit(submission(command, digest, os.urandom(16).hex(), wish))
+        if detach:
+            typer.echo(task.id)
+            return 0
+        if sys.stderr.isatty():
+            typer.echo(f"clutch: task {task.id}", err=True)
+        client.patience_s = STREAM_PATIENCE_S
+        ask = ask_terminal if sys.stdin.isatty() and sys.stderr.isatty() else None
+        code = Attached(task, ask, interrupts, labels=wish.get("count", 1) > 1).stay()
     if code is None:
         typer.echo(f"clutch: {task.id} goes on; 'clutch logs -f {task.id}' shows it again", err=True)
     return code or 0
