@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -138,6 +139,14 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
+def _groups(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(command, TyperGroup):
+        yield name, command
+        for inner_name, inner in command.commands.items():
+            yield from _groups(inner, f"{name} {inner_name}")
+
+
+GROUPS = dict(_groups(typer.main.get_command(app), "clutch"))
 COMMANDS = dict(_commands(typer.main.get_command(app), "clutch"))
 
 
@@ -165,15 +174,15 @@ def _quoted_commands() -> Iterator[tuple[Path, str]]:
 def test_every_command_in_the_pages_exists() -> None:
     """Not run here, only understood: the words lead to a command and the options are its own."""
     for page, line in _quoted_commands():
-        words = shlex.split(line)
+        words = list(itertools.takewhile(lambda word: word != "--", shlex.split(line)))  # behind it: the user's own
         where = f"{page.relative_to(ROOT)}: {line}"
         if "COMMAND" in words or words[1] == "--help":
             continue
-        name = max((name for name in COMMANDS if f"{line} ".startswith(f"{name} ")), key=len, default="")
-        groups = {known.rpartition(" ")[0] for known in COMMANDS}
-        assert name or line in groups, f"{where}: there is no such command"
-        allowed = [opt for p in COMMANDS[name].params for opt in (*p.opts, *p.secondary_opts)] if name else []
-        unknown = [word for word in words if word.startswith("-") and word not in allowed]
+        known = {**GROUPS, **COMMANDS}
+        name = max((name for name in known if f"{line} ".startswith(f"{name} ")), key=len, default="")
+        assert name != "clutch", f"{where}: there is no such command"
+        allowed = [opt for p in known[name].params for opt in (*p.opts, *p.secondary_opts)]
+        unknown = [word for word in words if word.startswith("-") and word.partition("=")[0] not in allowed]
         assert not unknown, f"{where}: it has no option {unknown}"
 
 
