@@ -13,12 +13,15 @@ import os
 import secrets
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from clutch.runtime.http import MasterConnection
 from clutch.wire.errors import BadRequest, Corrupt, DiskFull, NotAllowed, TooLarge
+
+if TYPE_CHECKING:
+    from clutch.runtime.http import MasterConnection
 
 ARCHIVE_MAX_BYTES = 1 << 30
 UNPACKED_MAX_BYTES = 8 << 30
@@ -28,8 +31,10 @@ CHUNK_BYTES = 1 << 20
 _FULL = (28, 122)  # ENOSPC, EDQUOT
 
 
-def place_code(connection: MasterConnection, digest: str, target: Path, cache: str, *, within_s: float) -> None:
-    """Fill ``target`` with the working directory of this digest."""
+def place_code(
+    connect: Callable[[], MasterConnection], digest: str, target: Path, cache: str, *, within_s: float
+) -> None:
+    """Fill ``target`` with the working directory of this digest. Nobody is connected to for what the cache has."""
     hexadecimal = digest.removeprefix("sha256:")
     if len(hexadecimal) != 64 or not set(hexadecimal) <= set("0123456789abcdef"):
         raise BadRequest("this is no digest", object=f"code {digest[:80]}", next_step="Give sha256: and 64 hex digits.")
@@ -37,7 +42,11 @@ def place_code(connection: MasterConnection, digest: str, target: Path, cache: s
         folder = cache_folder(cache)
         archive = folder / f"{hexadecimal}.tar"
         if not _is_sound(archive, hexadecimal):
-            _fetch(connection, digest, archive, within_s)
+            connection = connect()
+            try:
+                _fetch(connection, digest, archive, within_s)
+            finally:
+                connection.close()
             _keep_small(folder, archive)
         unpack(archive, target)
     except OSError as error:
