@@ -28,11 +28,15 @@ def test_the_readme_shows_commands() -> None:
 
 def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    for command in readme_commands():
-        out = subprocess.run(
-            ["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110, check=False
-        )
-        assert out.returncode == 0, f"{command}\n{out.stdout}{out.stderr}"
+    env.pop("XDG_DATA_HOME", None)
+    try:
+        for command in readme_commands():
+            out = subprocess.run(
+                ["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110, check=False
+            )
+            assert out.returncode == 0, f"{command}\n{out.stdout}{out.stderr}"
+    finally:
+        subprocess.run(["bash", "-c", "clutch down"], cwd=tmp_path, env=env, capture_output=True, timeout=110, check=False)
 
 
 @pytest.mark.parametrize("target", ["setup", "demo", "test", "soak", "check", "sim", "sim-consensus", "bench"])
