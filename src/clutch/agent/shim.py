@@ -19,7 +19,6 @@ import errno
 import fcntl
 import os
 import select
-import sys
 import time
 
 LOCK, WAKE, ORDERS, SPEC, STARTED, EXIT, OUTPUT = "lock", "wake", "orders", "spec", "started", "exit", "output"
@@ -49,6 +48,7 @@ SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGCHLD, SIGXFSZ = 1, 2, 9, 13, 15, 1
 CLONE3, CLONE_INTO_CGROUP = 435, 0x2_0000_0000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NAME = 1, 36, 15
 
+NAME = b"clutch-shim"
 Fields = list[tuple[str, bytes]]
 
 
@@ -417,7 +417,7 @@ class Shim:
 
     def run(self) -> None:
         self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.libc.prctl(PR_SET_NAME, b"clutch-shim", 0, 0, 0)
+        self.libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
         for number in (SIGHUP, SIGINT, SIGTERM):
             self.libc.signal(number, ctypes.c_void_p(1))  # a stopped service or a closed terminal is not our end
         fd = os.open(RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -636,9 +636,12 @@ def _read_all(fd: int) -> bytes:
     return data
 
 
-def main() -> None:
-    """``shim.main()`` with the member's directory as the only argument and the launch on standard input."""
-    os.chdir(sys.argv[1])
+def main(directory: str) -> None:
+    """One life in the member's directory, with the launch on standard input. Does not return: the process ends.
+
+    It ends at once: an interpreter that is taken down in order takes milliseconds, and nothing here waits for it.
+    """
+    os.chdir(directory)
     for fd in (LOCK_FD, WAKE_FD, ORDERS_FD):
         os.set_inheritable(fd, False)
     os.closerange(ORDERS_FD + 1, os.sysconf("SC_OPEN_MAX"))  # what the agent itself inherited is not for users
@@ -647,7 +650,4 @@ def main() -> None:
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     Shim(Launch(fields)).run()
-
-
-if __name__ == "__main__":
-    main()
+    os._exit(0)

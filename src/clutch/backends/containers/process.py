@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from clutch.backends.containers import cgroups, proc
 from clutch.backends.containers.base import Directories, Key, Traces
 from clutch.backends.containers.cgroups import Cgroups, Group
+from clutch.backends.containers.nursery import Nursery
 from clutch.backends.containers.shims import AFTER_SHIM_S, Shims, not_here
 from clutch.wire.containers import ContainerSpec, ExitRecord, Observed, Usage, lease_environment
 from clutch.wire.errors import BadRequest, Conflict, Unavailable
@@ -30,7 +31,7 @@ MARK = "CLUTCH_CONTAINER"
 """In every member's environment, with its directory as the value: tells whose a process is when its shim is gone."""
 END_OURSELVES_AFTER_S = 5.0
 SURVIVORS_WITHIN_S = 10.0
-_SHIM_CODE = "import sys; sys.path.append(sys.argv.pop(1)); import shim; shim.main()"
+_SHIM_CODE = "import sys; sys.path.append(sys.argv.pop(1)); import shim; shim.main(sys.argv[1])"
 
 
 class ProcessContainers:
@@ -44,6 +45,7 @@ class ProcessContainers:
         self._groups = groups if groups is not None else Cgroups.detect()
         self._python = python
         self._shims = Shims(directories)
+        self._nursery = Nursery(python, shim)
         self._end_asked: dict[Key, float] = {}
 
     # -- start ---------------------------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ class ProcessContainers:
         if claim is not None:
             command = (self._python, "-I", "-S", "-c", _SHIM_CODE, str(self._shim.parent), str(claim.path))
             try:
-                self._shims.spawn(key, claim, command, _packed(launch_fields, spec, group))
+                self._shims.spawn(key, claim, command, _packed(launch_fields, spec, group), self._nursery)
             except OSError as failed:
                 self._settle_unspawned(key, failed)
         observed = await self.observe(key)
@@ -150,6 +152,7 @@ class ProcessContainers:
 
     async def close(self) -> None:
         """Let go of everything; the members go on."""
+        await self._nursery.close()
         await self._shims.close()
 
     # -- the inside ----------------------------------------------------------------------------------------------

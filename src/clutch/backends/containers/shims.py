@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from clutch.backends.containers.base import Claim, Directories, Key
+from clutch.backends.containers.nursery import Nursery, spawned
+from clutch.backends.containers.nursery_main import SPARE_FD, TARGETS
 from clutch.wire.containers import ExitRecord, Observed
 from clutch.wire.errors import ClutchError, NotFound, TimedOut, Unavailable
 from clutch.wire.messages import MemberStatus
@@ -34,10 +35,13 @@ class Shims:
         self._watches: dict[Key, _Watch] = {}
         self._children: dict[int, _Child] = {}  # by pid, those that this process started and has not yet waited for
 
-    def spawn(self, key: Key, claim: Claim, command: Sequence[str], launch: bytes) -> None:
+    def spawn(
+        self, key: Key, claim: Claim, command: Sequence[str], launch: bytes, nursery: Nursery | None = None
+    ) -> None:
         """Start one with lock and FIFOs as descriptors 3 to 5 and the launch, in memory only, as input.
 
-        The claim's descriptors are closed here whatever happens; ``OSError`` if it could not be started.
+        From the nursery if there is one that can, else by the command. The claim's descriptors are closed here whatever
+        happens; ``OSError`` if it could not be started.
         """
         opened: list[int] = [claim.lock, claim.wake, claim.orders]
         try:
@@ -46,23 +50,19 @@ class Shims:
             with open(paper, "wb", closefd=False) as file:
                 file.write(launch)
             os.lseek(paper, 0, os.SEEK_SET)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            log = os.open(claim.path / SHIM_LOG, flags, 0o600)
+            opened.append(log)
+            sources = (paper, claim.lock, claim.wake, claim.orders, log)
+            if nursery is not None and nursery.take(claim.path, sources):
+                return
             actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-            for source, target in ((paper, 0), (claim.lock, 3), (claim.wake, 4), (claim.orders, 5)):
-                high = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 16)  # a source must not be another's target
+            for source, target in zip(sources, TARGETS, strict=True):
+                high = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, SPARE_FD)
                 opened.append(high)
                 actions.append((os.POSIX_SPAWN_DUP2, high, target))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             actions.append((os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0))
-            actions.append((os.POSIX_SPAWN_OPEN, 2, str(claim.path / SHIM_LOG), flags, 0o600))
-            pid = os.posix_spawn(
-                command[0],
-                list(command),
-                {"LC_ALL": "C.UTF-8"},
-                file_actions=actions,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
-            )
+            pid = spawned(command, actions)
         finally:
             for descriptor in opened:
                 os.close(descriptor)
