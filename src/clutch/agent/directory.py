@@ -24,6 +24,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -41,6 +42,7 @@ SHIM_LOG = "shim.log"
 _NAME = re.compile(r"([^~]*)~([^~]*)~(\d+)~g(\d+)e(\d+)i(\d+)")
 
 
+@lru_cache(maxsize=4096)
 def name_of(key: Key) -> str:
     """A safe file name: only letters, digits, ``_``, ``-`` and ``%`` of what users chose; long ones end in a hash."""
     member, fence = key
@@ -70,11 +72,7 @@ class Record:
     """A record's fields; a torn or missing one has none and is not ``whole``."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            data = path.read_bytes()
-        except OSError:
-            data = b""
-        fields = shim.unpack(data)
+        fields = shim.unpack(shim.read_file(str(path)))
         self.whole = fields is not None
         self._fields = fields or []
 

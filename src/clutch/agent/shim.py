@@ -30,7 +30,7 @@ STDOUT, STDERR = 1, 2
 MAGIC = b"clutchO1"
 SEGMENT_HEADER = len(MAGIC) + 16
 FRAME_HEADER = 1 + 4 + 8 + 8
-READ_BYTES = 256 * 1024
+READ_BYTES, PIECE_BYTES = 256 * 1024, 64 * 1024
 SEGMENT_BYTES = 64 * 1024 * 1024
 SEGMENTS_PER_CAP = 16
 CAP_LEAST_BYTES = 64 * 1024
@@ -95,12 +95,12 @@ def sync_folder(path: str) -> None:
 
 
 def boot_id() -> str:
-    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+    return read_file("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def stat_fields(pid: int) -> list[bytes]:
     """``/proc/PID/stat`` behind the command's name, which may itself contain blanks and brackets; empty if gone."""
-    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def start_ticks(pid: int) -> int:
@@ -144,18 +144,24 @@ def descendants(pid: int) -> list[int]:
 
 def oom_kills(path: str) -> int:
     """``memory.events``, ``memory.oom_control`` and ``/proc/vmstat`` all say ``oom_kill N``."""
-    for line in _read(path).splitlines():
+    for line in read_file(path).splitlines():
         if line.startswith(b"oom_kill "):
             return int(line.split()[1])
     return 0
 
 
-def _read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
+    """All of a file; empty if it cannot be read. ``open`` would ask the kernel twice as often, of each record."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
         return b""
+    try:
+        return _read_all(fd)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def _kill(pid: int, number: int) -> None:
@@ -195,7 +201,7 @@ class Spool:
         segments = self._segments()
         self._number = int(segments[-1].rpartition("/")[2]) if segments else 0
         while segments:
-            data = _read(segments.pop())
+            data = read_file(segments.pop())
             if data[: len(MAGIC)] != MAGIC or len(data) < SEGMENT_HEADER:
                 continue
             heads = data[len(MAGIC) : SEGMENT_HEADER]
@@ -630,10 +636,10 @@ class Shim:
 
 
 def _read_all(fd: int) -> bytes:
-    data = b""
-    while piece := os.read(fd, 4096):
-        data += piece
-    return data
+    pieces = []
+    while piece := os.read(fd, PIECE_BYTES):
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def main(directory: str) -> None:
