@@ -24,8 +24,15 @@ def compiled(statement: Select[Any], dialect: Dialect) -> Statement:
 
 def one(table: str, key: str, dialect: Dialect) -> Statement:
     columns_of(table)
+    return _one_sql(table, dialect), [key]
+
+
+@lru_cache(maxsize=64)
+def _one_sql(table: str, dialect: Dialect) -> str:
+    """Asked for at every submission, and putting SQL together costs more than running it."""
     found = VIEW_TABLES[table]
-    return compiled(select(found).where(found.c.key == key), dialect)
+    sql, _ = compiled(select(found).where(found.c.key == bindparam("is", "", found.c.key.type)), dialect)
+    return sql
 
 
 class Shape(NamedTuple):
