@@ -41,6 +41,8 @@ from clutch.wire.messages import Hello, Refusal, Report, Wanted
 from clutch.wire.views import TaskView
 
 READ_ROWS = 10_000
+TRIES_A_LEAD = 12
+"""So often a standby asks for the lead while one lasts: what it waits too long is added to every take-over."""
 
 
 class Clock(Protocol):
@@ -204,7 +206,7 @@ class Loop:
             try:
                 return await self.journal.lead(self.settings.holder, self.settings.lead_s)
             except Unavailable:
-                await asyncio.sleep(self.settings.lead_s / 3)
+                await asyncio.sleep(self.settings.lead_s / TRIES_A_LEAD)
 
     async def _keep_lead(self) -> None:
         while True:
