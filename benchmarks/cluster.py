@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from clutch.sdk import calls
 from clutch.testing.cluster import Cluster, until
@@ -77,6 +78,37 @@ def latency(folder: Path) -> None:
     say("clutch --help", f"{help_ms:.0f} ms", f"bar 200 ms; bare Python {python_ms:.0f} ms")
 
 
+class Spent(NamedTuple):
+    """CPU seconds of a process, and of its children with all that they have waited for."""
+
+    pid: int
+    own_s: float
+    children_s: float
+
+    @classmethod
+    def of(cls, pid: int) -> Spent:
+        mine = stat_fields(pid)
+        children_s = ticks_s(mine[13:15])
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            children_s += sum(ticks_s(stat_fields(int(child))[11:15]) for child in path.read_text().split())
+        return cls(pid, ticks_s(mine[11:13]), children_s)
+
+    def less(self, before: Spent) -> Spent:
+        return Spent(self.pid, self.own_s - before.own_s, self.children_s - before.children_s)
+
+
+def stat_fields(pid: int) -> list[str]:
+    """``/proc/PID/stat`` behind the name; zeros for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["0"] * 50
+
+
+def ticks_s(words: list[str]) -> float:
+    return sum(map(int, words)) / os.sysconf("SC_CLK_TCK")
+
+
 def tasks(folder: Path, count: int = 1000) -> None:
     """So many tiny tasks through one agent with 8 slots."""
     began_bare = time.perf_counter()
@@ -84,16 +116,22 @@ def tasks(folder: Path, count: int = 1000) -> None:
         subprocess.run(HELLO, check=True, stdout=subprocess.DEVNULL)
     bare = 100 / (time.perf_counter() - began_bare)
     with cluster(folder, slots=8) as made:
+        made.client.run(*HELLO, code=None, slots=1, kind="artificial").wait(60)  # what is done only once
+        spent = [Spent.of(made.masters[0].pid), Spent.of(made.agents["one"].pid)]
         began = time.perf_counter()
         for _ in range(count):
             made.client.run(*HELLO, code=None, slots=1, kind="artificial")
         submitted = time.perf_counter()
         until(lambda: not list(made.client.tasks(live=True, limit=1)), "all have ended", 600)
         ended = time.perf_counter()
-        done = sum(1 for task in made.client.tasks(limit=1000) if task.reason == "done")
-    assert done == count, done
+        master, agent = (Spent.of(before.pid).less(before) for before in spent)
+        done = sum(1 for task in made.client.tasks() if task.reason == "done")
+    assert done == count + 1, done
     say(f"{count} tiny tasks, 8 slots, one agent", f"{count / (ended - began):.0f}/s", "bar 20/s")
     say("  of that, submissions alone", f"{count / (submitted - began):.0f}/s", f"direct starts {bare:.0f}/s")
+    say("  CPU a task: master", f"{master.own_s / count * 1e3:.1f} ms", "a busy machine changes these least")
+    say("  CPU a task: agent", f"{agent.own_s / count * 1e3:.1f} ms")
+    say("  CPU a task: shim and command", f"{agent.children_s / count * 1e3:.1f} ms")
 
 
 def start(folder: Path, count: int = 10_000) -> None:
@@ -123,14 +161,19 @@ def output(folder: Path) -> None:
     )
     with cluster(folder, slots=2) as made:
         began = time.perf_counter()
-        made.client.run(sys.executable, "-c", script, code=None).wait(600)
+        printed = made.client.run(sys.executable, "-c", script, code=None)
+        assert printed.wait(600).task.reason == "done"
         took = time.perf_counter() - began
+        began_read = time.perf_counter()
+        assert sum(1 for _ in printed.output(follow=True)) == lines
+        read = time.perf_counter() - began_read
         began_bare = time.perf_counter()
         with (folder / "bare").open("wb") as file:
             subprocess.run([sys.executable, "-c", script], stdout=file, check=True)
             os.fsync(file.fileno())
         bare = time.perf_counter() - began_bare
-        say("output end to end", f"{lines / took:,.0f} lines/s", f"bar 50,000; to a file {lines / bare:,.0f}")
+        say("output, from print to store", f"{lines / took:,.0f} lines/s", f"bar 50,000; to a file {lines / bare:,.0f}")
+        say("output, from print to a reader", f"{lines / (took + read):,.0f} lines/s", "bar 50,000")
         before = memory(made.masters[0].pid)
         began = time.perf_counter()
         task = made.client.run(sys.executable, "-c", gigabyte, code=None)
