@@ -33,6 +33,8 @@ class Note(msgspec.Struct, frozen=True):
     ports: tuple[int, ...] = ()
     leave_signal: int = 0
     notices: tuple[str, ...] = ()
+    boots: bool = False
+    """Its command runs behind ``clutch.runtime.boot``, whose own failures have codes of their own."""
 
 
 class Folder(msgspec.Struct, frozen=True):

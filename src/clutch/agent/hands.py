@@ -28,11 +28,12 @@ from clutch.agent.ports import Ports
 from clutch.agent.relay import Relay
 from clutch.agent.shim import OUTPUT
 from clutch.backends.containers.base import Addresses, Containers, Doing, Key, Wakes
-from clutch.wire.containers import ContainerSpec, ExitRecord, Observed, Usage
-from clutch.wire.errors import ClutchError, NotFound, Unavailable
+from clutch.wire.containers import REASON_MAX, ContainerSpec, ExitRecord, Observed, Usage
+from clutch.wire.errors import BadRequest, ClutchError, NotFound, UserError
 from clutch.wire.ids import LeaseId
 from clutch.wire.messages import Exit, ExitCause, Hello, MemberStatus, Refusal, Report, Wanted, WantedMember
 from clutch.wire.programs import Kit, KitRequest
+from clutch.wire.push import BOOT_CLUSTER
 
 STARTS_AT_ONCE = 8
 PAUSE_S = 0.01
@@ -262,7 +263,8 @@ class Hands:
                 life.doing = "starting"
                 observed = await containers.start(spec)
         except Exception as failed:  # whatever somebody wrote into a task, it must not end the agent
-            self._never_started(key, life, str(failed) or type(failed).__name__, ExitCause.NEVER_STARTED)
+            cause = ExitCause.REFUSED if isinstance(failed, UserError | ValueError) else ExitCause.NEVER_STARTED
+            self._never_started(key, life, str(failed) or type(failed).__name__, cause)
             return
         life.notices = (*observed.notices, *life.note.notices)
         life.doing = ""
@@ -278,17 +280,18 @@ class Hands:
         life.doing = "asking for its kit"
         kit = await self._mouth.kit(KitRequest(*key), ground.kit_timeout_s)
         if kit.error:
-            raise Unavailable(kit.error, object=str(wanted.member))
+            raise BadRequest(kit.error, object=str(wanted.member))
         life.doing = "preparing its folder"
         mounts = program.mounts if backend == PROCESS else ()
         folder = ground.folders.make(key, kit.run_as, mounts)
         notices = tuple(f"{m.target}: a link cannot be read-only" for m in mounts if m.read_only)
-        life.note = Note(backend, ground.ports.take(program.ports), program.leave_signal, notices)
+        boots = needs_boot(program, wanted)
+        life.note = Note(backend, ground.ports.take(program.ports), program.leave_signal, notices, boots)
         ground.folders.keep(key, life.note)
         home = home_of(kit.run_as)
         place = Place(backend=backend, cwd=str(folder.cwd), tmp=str(folder.tmp), home=home, ports=life.note.ports)
         spec = container_spec(wanted, program, kit, ground.around, place)
-        if backend != PROCESS and needs_boot(program, wanted):
+        if backend != PROCESS and boots:
             life.doing = "fetching its code and meeting its peers"
             spec = await boot_on_node(spec, ground.around.python, ground.around.environment, place.tmp)
         return spec
@@ -298,7 +301,7 @@ class Hands:
         life.doing = ""
         self._ground.monitor.exited(key, reason)
         self._log.warning("was not started", member=str(key.member), fence=str(key.fence), reason=reason)
-        self.do(self.brain.exited(*key, Exit(NEVER_CODE, cause)))
+        self.do(self.brain.exited(*key, Exit(NEVER_CODE, cause, reason=reason[:REASON_MAX])))
 
     async def _follow(self, key: Key, life: Life, containers: Containers) -> None:
         """Listen to it until it has exited."""
@@ -339,7 +342,10 @@ class Hands:
 
     def _exited(self, key: Key, record: ExitRecord) -> None:
         self._ground.monitor.exited(key, record.reason or _words(record))
-        self.do(self.brain.exited(*key, record.exit()))
+        exit = record.exit()
+        if exit.code == BOOT_CLUSTER and exit.cause is ExitCause.OWN and self._lives[key].note.boots:
+            exit = msgspec.structs.replace(exit, cause=ExitCause.NEVER_STARTED, reason="its boot found no master")
+        self.do(self.brain.exited(*key, exit))
 
     # -- what others ask -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from clutch.wire.containers import ContainerSpec, Limits
-from clutch.wire.errors import BadRequest, Unavailable
+from clutch.wire.errors import BadRequest, Conflict, Unavailable
 from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.messages import WantedMember
 from clutch.wire.programs import Kit, Program
@@ -64,7 +64,7 @@ def backend_for(program: Program, available: Sequence[str], name: str) -> str:
     if program.image is None:
         return PROCESS
     if DOCKER not in available:
-        raise Unavailable(
+        raise Conflict(
             f"it wants the image {program.image.name}, and no Docker engine answers on this node",
             object=name,
             next_step="Exclude the node, start Docker there, or leave the image out.",

@@ -344,6 +344,9 @@ def _candidates(launch: Launch) -> list[bytes]:
         return [program]
     return [os.path.join(folder or b".", program) for folder in launch.env.get(b"PATH", b"/bin:/usr/bin").split(b":")]
 
+COMMAND = "the command "
+"""How a failure begins that is the user's: there is no such command, or it cannot be executed."""
+
 
 def _become(launch: Launch, libc: ctypes.CDLL, outputs: tuple[int, int], go: int, parent: int) -> str:
     """In the child: turn into the user's command. Returns only to say what failed."""
@@ -391,7 +394,7 @@ def _execute(launch: Launch) -> str:
         except OSError as failed:
             if failed.errno not in (errno.ENOENT, errno.ENOTDIR):
                 seen = failed.errno or seen
-    return f"the command {os.fsdecode(launch.argv[0])}: {os.strerror(seen)}"
+    return f"{COMMAND}{os.fsdecode(launch.argv[0])}: {os.strerror(seen)}"
 
 
 # -- one life -----------------------------------------------------------------------------------------------------
@@ -603,7 +606,7 @@ class Shim:
         assert self.status is not None
         code = os.waitstatus_to_exitcode(self.status)
         cause, reason = self._cause(code)
-        if cause == "never_started":
+        if self.failure:
             self.started_at = 0.0
         usage = os.times()
         fields = [
@@ -624,7 +627,8 @@ class Shim:
 
     def _cause(self, code: int) -> tuple[str, str]:
         if self.failure:
-            return "never_started", f"it could not be started: {self.failure}"
+            cause = "refused" if self.failure.startswith(COMMAND) else "never_started"
+            return cause, f"it could not be started: {self.failure}"
         kills = oom_kills(self.oom_file) - self.oom_before
         if self.launch.oom_file and kills > 0 and code != 0:
             return "out_of_memory", "it reached its memory limit"

@@ -122,13 +122,16 @@ async def check_how_it_ended_is_told(ground: Ground) -> None:
         assert seen is not None and seen.status is MemberStatus.EXITED and seen.exit == record
 
 
+UNSTARTED = (ExitCause.NEVER_STARTED, ExitCause.REFUSED)
+
+
 async def check_what_cannot_start_says_why(ground: Ground) -> None:
     containers = ground.open()
     missing = await run(containers, command(ground, "missing", "no-such-command-anywhere", "x"))
-    assert missing.cause is ExitCause.NEVER_STARTED and "no-such-command-anywhere" in missing.reason
+    assert missing.cause is ExitCause.REFUSED and "no-such-command-anywhere" in missing.reason
     elsewhere = replace(sh(ground, "elsewhere", "exit 0"), cwd="/no/such/place")
     lost = await run(containers, elsewhere)
-    assert lost.cause is ExitCause.NEVER_STARTED and "/no/such/place" in lost.reason
+    assert lost.cause in UNSTARTED and "/no/such/place" in lost.reason
     assert missing.started_at == lost.started_at == 0.0 < lost.ended_at
     again = await containers.start(elsewhere)
     assert again.status is MemberStatus.EXITED and again.exit == lost

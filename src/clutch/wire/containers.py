@@ -12,6 +12,8 @@ from clutch.wire.resources import CUDA, ROCM, Slot
 
 OUTPUT_CAP_BYTES = 4 * 2**30
 SIGTERM = 15
+REASON_MAX = 500
+"""Characters of an exit's reason that a master hears."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -90,7 +92,8 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
     def exit(self, metrics_sequence: int = 0) -> Exit:
         """As the master hears it; ``output_offset`` is the sum over both streams."""
-        return Exit(self.code, self.cause, metrics_sequence, self.stdout_bytes + self.stderr_bytes)
+        reached = self.stdout_bytes + self.stderr_bytes
+        return Exit(self.code, self.cause, metrics_sequence, reached, self.reason[:REASON_MAX])
 
 
 class Observed(msgspec.Struct, frozen=True):

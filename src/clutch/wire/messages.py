@@ -102,7 +102,8 @@ class ExitCause(StrEnum):
     OWN = "own"  # it exited or crashed by itself: code tells
     ENDED = "ended"  # we killed it because the master wanted it gone
     OUT_OF_MEMORY = "out_of_memory"
-    NEVER_STARTED = "never_started"  # it could not be started at all: image, directory, permissions
+    NEVER_STARTED = "never_started"  # the machine could not start it: no room, no answer, its starter died
+    REFUSED = "refused"  # what was asked for cannot be started: no such command, image, secret. Trying again is no use
     MACHINE = "machine"  # the machine went down under it
 
 
@@ -118,6 +119,8 @@ class Exit(msgspec.Struct, frozen=True, array_like=True):
     metrics_sequence: int = 0
     output_offset: int = 0
     """What the store must reach before the allocation may end."""
+    reason: str = ""
+    """In words, where the code does not say it all."""
 
 
 class ObservedMember(msgspec.Struct, frozen=True, array_like=True):

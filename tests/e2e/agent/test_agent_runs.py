@@ -94,7 +94,7 @@ async def test_why_it_could_not_start(cluster: Cluster) -> None:
         await until(told, f"nobody says why {task} did not start")
 
         async def exited(task: str = task) -> bool:
-            return any("never_started" in line for line in await master.ask("story", task=task))
+            return any("(refused)" in line for line in await master.ask("story", task=task))
 
         await until(exited, f"{task} has no exit")
 

@@ -19,7 +19,7 @@ from clutch.agent.ports import Ports
 from clutch.agent.ways import remembered
 from clutch.backends.containers.base import Key
 from clutch.wire.containers import ContainerSpec, Limits, RunAs, Usage
-from clutch.wire.errors import BadRequest, Unavailable
+from clutch.wire.errors import BadRequest, Conflict, Unavailable
 from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.link import NodeUse, SlotUse
 from clutch.wire.messages import Phase, WantedMember
@@ -88,7 +88,7 @@ def test_an_image_brings_its_own_surroundings() -> None:
     assert spec.mounts == (Mount("/d", "/e"),)
     assert "PATH" not in spec.environment and "HOME" not in spec.environment
     assert backend_for(program, ["process", "docker"], "t") == "docker"
-    with pytest.raises(Unavailable, match="no Docker engine"):
+    with pytest.raises(Conflict, match="no Docker engine"):
         backend_for(program, ["process"], "t")
 
 

@@ -148,7 +148,7 @@ def test_progress_in_words_whatever_the_cuts() -> None:
         (Seen(255, engine_lost=True), 255, "machine"),
         (Seen(1, engine_lost=True), 1, "own"),
         (Seen(255, rebooted=True), 255, "machine"),
-        (Seen(127, stderr_head=b"[FATAL tini (7)] exec x failed: No such file\n"), 127, "never_started"),
+        (Seen(127, stderr_head=b"[FATAL tini (7)] exec x failed: No such file\n"), 127, "refused"),
         (Seen(127, stderr_head=b"[FATAL tini (7)] exec x failed: No such file\n", init=False), 127, "own"),
         (Seen(127, stderr_head=b"sh: x: not found\n"), 127, "own"),
     ],

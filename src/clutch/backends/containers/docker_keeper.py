@@ -30,9 +30,11 @@ from clutch.backends.containers.docker_verdict import (
     ENDED,
     MACHINE,
     NEVER_STARTED,
+    REFUSED,
     SIGKILL,
     Seen,
     Verdict,
+    unpulled,
     verdict,
 )
 
@@ -164,7 +166,7 @@ class Keeper:
         except Refused as refused:
             if refused.status == 409:
                 return self._take_up()  # a container of this name was made for this directory's path: never another
-            raise Over(Verdict(127, NEVER_STARTED, f"its container could not be made: {refused}")) from refused
+            raise Over(Verdict(127, REFUSED, f"its container could not be made: {refused}")) from refused
         self._hear(0)
         if self.ordered:
             self._remove()
@@ -189,7 +191,7 @@ class Keeper:
         why = refused.message
         if "could not select device driver" in why:
             why += " (the engine has no NVIDIA container toolkit)"
-        raise Over(Verdict(127, NEVER_STARTED, f"it could not be started: {why}"))
+        raise Over(Verdict(127, REFUSED, f"it could not be started: {why}"))
 
     def _get_image(self, image: str) -> None:
         if self.pull != "always":
@@ -198,16 +200,16 @@ class Keeper:
                 return
             except Refused as refused:
                 if refused.status != 404:
-                    raise Over(Verdict(127, NEVER_STARTED, f"its image {image}: {refused}")) from refused
+                    raise Over(Verdict(127, REFUSED, f"its image {image}: {refused}")) from refused
         if self.pull == "never":
-            raise Over(Verdict(127, NEVER_STARTED, f"its image {image} is not on this node, and it may not be pulled"))
+            raise Over(Verdict(127, REFUSED, f"its image {image} is not on this node, and it may not be pulled"))
         progress = Progress(image)
         self._say(progress.text())
         try:
             headers = auth_header(image, self.auth)
             stream = self.engine.open("POST", pull_path(image), headers=headers, patience=self._until_readable)
         except Refused as refused:
-            raise Over(Verdict(127, NEVER_STARTED, f"its image {image} could not be pulled: {refused}")) from refused
+            raise Over(unpulled(image, str(refused))) from refused
         try:
             while not stream.ended:
                 self._hear(0 if stream.waiting else TICK_MS, stream)
@@ -219,7 +221,7 @@ class Keeper:
         finally:
             stream.close()
         if progress.error:
-            raise Over(Verdict(127, NEVER_STARTED, f"its image {image} could not be pulled: {progress.error}"))
+            raise Over(unpulled(image, progress.error))
 
     def _take_up(self) -> None:
         """Look after a container that an earlier keeper, or this one before a break, has started."""
@@ -513,7 +515,7 @@ class Keeper:
     def _finish(self, how: Verdict) -> None:
         self._close_streams()
         self._say("")
-        if how.cause == NEVER_STARTED:
+        if how.cause in (NEVER_STARTED, REFUSED):
             self.started_at = 0.0
         words = {"code": str(how.code), "cause": how.cause}
         numbers = {"stdout": self.spool.offsets[self.tools.STDOUT], "stderr": self.spool.offsets[self.tools.STDERR]}

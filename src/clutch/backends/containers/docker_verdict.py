@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-OWN, ENDED, OUT_OF_MEMORY, NEVER_STARTED, MACHINE = "own", "ended", "out_of_memory", "never_started", "machine"
+OWN, ENDED, OUT_OF_MEMORY, MACHINE = "own", "ended", "out_of_memory", "machine"
+NEVER_STARTED, REFUSED = "never_started", "refused"
 SIGNAL_BASE, SIGNALS = 128, 64
 SIGTERM, SIGKILL = 15, 9
 LOST_CODE = 255
 """An engine's code for a container whose end it did not see."""
 INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
+NOT_THERE = ("not found", "unknown", "denied", "unauthorized", "no basic auth", "invalid reference")
+"""How registries say that trying again is no use."""
 
 
 class Verdict(NamedTuple):
@@ -54,7 +57,7 @@ def verdict(seen: Seen) -> Verdict:
     failed = INIT_FAILED.fullmatch(seen.stderr_head)
     if seen.init and failed and seen.code in (126, 127) and not seen.stdout_bytes:
         command, why = (word.decode(errors="replace") for word in failed.groups())
-        return Verdict(127, NEVER_STARTED, f"it could not be started: the command {command}: {why}")
+        return Verdict(127, REFUSED, f"it could not be started: the command {command}: {why}")
     if seen.rebooted:
         return Verdict(code, MACHINE, f"the machine was restarted under it (the engine says code {seen.code})")
     if seen.out_of_memory and code != 0:
@@ -67,3 +70,9 @@ def verdict(seen: Seen) -> Verdict:
     if seen.engine_lost and (code in (-SIGTERM, -SIGKILL) or seen.code == LOST_CODE):
         return Verdict(code, MACHINE, f"the engine was restarted under it (it says code {seen.code})")
     return Verdict(code, OWN, seen.error)
+
+
+def unpulled(image: str, error: str) -> Verdict:
+    """An image that could not be fetched: its user's doing if there is none of that name, or they may not have it."""
+    theirs = any(word in error.lower() for word in NOT_THERE)
+    return Verdict(127, REFUSED if theirs else NEVER_STARTED, f"its image {image} could not be pulled: {error}")

@@ -32,7 +32,8 @@ def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
     if exit.code == 0 and exit.cause is ExitCause.OWN:
         yield from _left_cleanly(state, member, now)
         return
-    detail = f"{member.member} exited with code {exit.code} ({exit.cause})"
+    reason = f": {exit.reason}" if exit.reason else ""
+    detail = f"{member.member} exited with code {exit.code} ({exit.cause}){reason}"
     if exit.cause is ExitCause.OWN and exit.code in TERMINATED:
         allocation = state.allocations[member.member.task]
         if allocation.state is AllocationState.LEAVING:
