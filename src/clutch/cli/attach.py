@@ -21,12 +21,15 @@ from clutch.cli.printing import Exact, line_text
 from clutch.sdk import calls
 from clutch.sdk.output import Follower, output_query
 from clutch.wire.errors import ClutchError, IllegalMove, NotFound
+from clutch.wire.messages import ExitCause
+from clutch.wire.outcomes import EndReason
 from clutch.wire.output import OutputLine
 
 if TYPE_CHECKING:
     from clutch.sdk.task import Task
     from clutch.wire.api import TaskDetail
 
+OWN = f"({ExitCause.OWN})"
 SIGNALLED = 128
 QUESTION = "\n[d]etach and let it run, [c]ancel it, [k]ill it, or Enter to go on? "
 
@@ -198,4 +201,6 @@ def exit_code(detail: TaskDetail) -> int:
         words = task.detail or task.reason or task.state
         typer.echo(f"clutch: {task.key} ended without an exit code: {words}", err=True)
         return 1
+    if detail.task.reason == EndReason.FAILED and not detail.task.detail.endswith(OWN):
+        typer.echo(f"clutch: {detail.task.detail}", err=True)  # its own exit needs no words, any other does
     return SIGNALLED - code if code < 0 else code
