@@ -17,7 +17,7 @@ def start_agent(
     context: typer.Context,
     master: Annotated[
         list[str] | None,
-        typer.Option(help="Address of a master; name each one, with standbys.", envvar="CLUTCH_MASTER"),
+        typer.Option(help="Address of a master; name each one, with standbys."),
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="File with an enrolment token.")] = None,
     token: Annotated[str, typer.Option(help="An enrolment token; better in a file.", envvar="CLUTCH_ENROL")] = "",

@@ -53,6 +53,8 @@ CASES: dict[str, Case] = {
     "read_output": Case(),
     "read_raw_output": Case(),
     "make_ticket": Case(),
+    "list_metrics": Case(),
+    "get_latest_metrics": Case(),
     "list_queue": Case(hides=True),
     "list_events": Case(hides=True),
     # workspaces and what belongs to them

@@ -36,7 +36,8 @@ def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
             )
             assert out.returncode == 0, f"{command}\n{out.stdout}{out.stderr}"
     finally:
-        subprocess.run(["bash", "-c", "clutch down"], cwd=tmp_path, env=env, capture_output=True, timeout=110, check=False)
+        down = ["bash", "-c", "clutch down"]
+        subprocess.run(down, cwd=tmp_path, env=env, capture_output=True, timeout=110, check=False)
 
 
 @pytest.mark.parametrize("target", ["setup", "demo", "test", "soak", "check", "sim", "sim-consensus", "bench"])

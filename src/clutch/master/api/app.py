@@ -24,8 +24,10 @@ from clutch.master.api import (
     events,
     groups,
     health,
+    home,
     info,
     login,
+    metrics,
     nodes,
     output,
     pools,
@@ -53,7 +55,7 @@ BODY_MAX_BYTES = 8 * 2**20
 
 FILES = (
     health, docs, info, tasks, output, queue, nodes, pools, events, code, prometheus, login, access, users, groups,
-    workspaces, tokens, secrets, quotas, audit, usage, enrol, agents, authority, push, proxy,
+    workspaces, tokens, secrets, quotas, audit, usage, enrol, agents, authority, push, proxy, metrics, home,
 )  # fmt: skip
 """Every file with routes."""
 

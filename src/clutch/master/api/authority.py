@@ -27,7 +27,7 @@ async def get_authority(services: Services) -> str:
         return await asyncio.to_thread((services.settings.data / TLS_FOLDER / AUTHORITY_FILE).read_text)
     except FileNotFoundError:
         raise NotFound(
-            "this cluster has no authority of its own", object="authority", next_step="Start it with 'clutch up --join'."
+            "this cluster has no authority of its own", object="authority", next_step="Start 'clutch up --join' there."
         ) from None
 
 

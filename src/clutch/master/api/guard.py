@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
 from litestar.handlers.base import BaseRouteHandler
@@ -24,18 +23,23 @@ from clutch.wire.link import AUTHORITY_PATH
 if TYPE_CHECKING:
     from clutch.master.access.door import Access
 
-TOKEN_COOKIE = "clutch_token"
 TOKEN_PARAMETER = "token"
 READING = ("GET", "HEAD", "OPTIONS")
 PUBLIC: frozenset[tuple[str, str]] = frozenset(
-    {("GET", "/health"), ("POST", f"{API}/login"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", AUTHORITY_PATH)}
+    {
+        ("GET", "/"),
+        ("GET", "/health"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("GET", AUTHORITY_PATH),
+        ("POST", f"{API}/login"),
+    }
 )
 """The only routes that nobody needs a token for."""
 CLUSTER_WIDE = (Needs.CLUSTER_VIEWER, Needs.CLUSTER_EDITOR, Needs.CLUSTER_ADMIN)
 KINDS: dict[Needs, tuple[CallerKind, ...]] = {
     Needs.TASK: (CallerKind.TASK,),
     Needs.AGENT: (CallerKind.AGENT,),
-    Needs.ENROLMENT: (CallerKind.ENROLMENT,),
     Needs.ENROLMENT: (CallerKind.ENROLMENT,),
     Needs.MEMBER_OR_USER: (CallerKind.USER, CallerKind.TASK),
 }
@@ -45,11 +49,9 @@ Connection = ASGIConnection[Any, Any, Any, Any]
 
 
 class Carrier(StrEnum):
-    """How a token came. Cookies travel by themselves, so a foreign page could use them: such requests are looked at
-    twice."""
+    """How a token came. Addresses are seen by many, so one that holds a token only lets one read."""
 
     HEADER = "header"
-    COOKIE = "cookie"
     QUERY = "query"
 
 
@@ -80,35 +82,22 @@ def check_routes(routes: Iterable[Any]) -> None:
 
 
 def bearer_of(connection: Connection) -> tuple[str, Carrier]:
-    """The token of a request and how it came; the header outranks what a browser sends by itself."""
+    """The token of a request and how it came. Never a cookie: a page that some task serves through the proxy has our
+    origin, and a browser would send it along whatever that page asks for (decision 1304)."""
     header = connection.headers.get("authorization", "")
     if header:
         scheme, _, token = header.partition(" ")
         return (token.strip() if scheme.lower() == "bearer" else ""), Carrier.HEADER
-    cookie = connection.cookies.get(TOKEN_COOKIE, "")
-    if cookie:
-        return cookie, Carrier.COOKIE
     token = connection.query_params.get(TOKEN_PARAMETER, "")
     return (token if isinstance(token, str) else ""), Carrier.QUERY
 
 
 def check_carrier(connection: Connection, carrier: Carrier) -> None:
-    """A page of another origin may not use the cookie of ours to change something, nor a link that holds a token."""
+    """A link that holds a token may not change anything."""
     method = connection.scope.get("method", "WEBSOCKET")
-    if carrier is Carrier.HEADER or method in READING:
-        return
-    if carrier is Carrier.QUERY:
-        if method == "WEBSOCKET":
-            return
+    if carrier is Carrier.QUERY and method not in (*READING, "WEBSOCKET"):
         raise NotAuthenticated(
             "a token in the address only lets one read", object="token", next_step="Send it as 'Authorization: Bearer'."
-        )
-    origin = urlsplit(connection.headers.get("origin", "")).netloc
-    if not origin or origin != connection.headers.get("host", ""):
-        raise NotAllowed(
-            f"the page at {origin or 'an unknown origin'} may not use this cookie to change something",
-            object="request",
-            next_step="Send the token as 'Authorization: Bearer'.",
         )
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Request, Response, get, post
-from litestar.datastructures import Cookie
+from litestar import Request, get, post
 
 from clutch.master.access.caller import Caller
-from clutch.master.access.login import SESSION_S
-from clutch.master.api.guard import TOKEN_COOKIE
 from clutch.master.services import Services
 from clutch.wire.access import Login, MadeToken, Needs, TokenKind, WhoAmI
 from clutch.wire.api import API
@@ -17,22 +14,12 @@ from clutch.wire.errors import Conflict
 
 
 @post(f"{API}/login", operation_id="log_in", tags=["login"], status_code=200, opt={"needs": Needs.PUBLIC})
-async def log_in(
-    request: Request[Any, Any, Any], services: Services, caller: Caller, data: Login
-) -> Response[MadeToken]:
-    """Exchange a password or a one-time token for a session. Browsers get it as a cookie too."""
+async def log_in(request: Request[Any, Any, Any], services: Services, caller: Caller, data: Login) -> MadeToken:
+    """Exchange a password or a one-time token for a session."""
     address = request.client.host if request.client is not None else ""
     made = await services.access.logins.log_in(data, address)
     caller.name = made.view.user
-    cookie = Cookie(
-        key=TOKEN_COOKIE,
-        value=made.token,
-        max_age=int(SESSION_S),
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
-    return Response(made, cookies=[cookie])
+    return made
 
 
 @post(f"{API}/logout", operation_id="log_out", tags=["login"], status_code=204, opt={"needs": Needs.USER})

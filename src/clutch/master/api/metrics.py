@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import get
 from litestar.di import Provide
-from litestar.params import Parameter
+from litestar.params import Parameter, QueryParameter
 
 from clutch.master.access.caller import Caller
 from clutch.master.api.tasks import TASK, Name
@@ -20,12 +20,10 @@ from clutch.wire.ids import TaskId
 from clutch.wire.metrics import NAME_MAX, SERIES_MAX_POINTS, LatestValue, MetricsQuery, Series, spoken
 
 NAMES_MAX = 100
-STEP_MAX = 2**63 - 1
 
 Group = Annotated[str, Parameter(max_length=NAME_MAX, description="training, validation, or another.")]
-Metrics = Annotated[list[str] | None, Parameter(query="name", max_items=NAMES_MAX, description="Only these metrics.")]
-Epochs = Annotated[list[int] | None, Parameter(query="epoch", max_items=NAMES_MAX, description="Only these epochs.")]
-Step = Annotated[int | None, Parameter(ge=-STEP_MAX, le=STEP_MAX)]
+Metrics = Annotated[list[str] | None, QueryParameter(name="name", max_items=NAMES_MAX, description="These metrics.")]
+Epochs = Annotated[list[int] | None, QueryParameter(name="epoch", max_items=NAMES_MAX, description="These epochs.")]
 Points = Annotated[int, Parameter(ge=0, le=SERIES_MAX_POINTS, description="At most so many a series; 0 for all.")]
 
 
