@@ -344,6 +344,7 @@ def _candidates(launch: Launch) -> list[bytes]:
         return [program]
     return [os.path.join(folder or b".", program) for folder in launch.env.get(b"PATH", b"/bin:/usr/bin").split(b":")]
 
+
 COMMAND = "the command "
 """How a failure begins that is the user's: there is no such command, or it cannot be executed."""
 

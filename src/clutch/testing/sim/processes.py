@@ -35,6 +35,7 @@ def checkpoint_step(checkpoint: str) -> int:
     """The step in a simulated checkpoint's name, which is ``FENCE:STEP``."""
     return int(checkpoint.rpartition(":")[2]) if checkpoint else 0
 
+
 PLAIN = 0.1
 """The chance that a program knows nothing of us, and dies of the signal that asks it to leave."""
 
