@@ -39,6 +39,7 @@ from clutch.wire.messages import ExitCause, MemberStatus
 NAME_BYTES_MAX = 200
 ABANDONED_AFTER_S = 60.0
 SHIM_LOG = "shim.log"
+GONE = ".gone-"
 _NAME = re.compile(r"([^~]*)~([^~]*)~(\d+)~g(\d+)e(\d+)i(\d+)")
 
 
@@ -252,7 +253,7 @@ class MemberDirectories:
 
     def remove(self, key: Key) -> None:
         """At once for all who look; the bytes go afterwards."""
-        gone = self.root / f".gone-{os.getpid()}-{time.monotonic_ns()}-{next(self._asides)}"
+        gone = self.root / f"{GONE}{os.getpid()}-{time.monotonic_ns()}-{next(self._asides)}"
         try:
             self.path(key).rename(gone)
         except FileNotFoundError:
@@ -260,7 +261,10 @@ class MemberDirectories:
         _clear(gone)
 
     def _clear_abandoned(self, path: Path) -> None:
-        """What a starter or remover left half done when it died."""
+        """What a starter or remover left half done when it died. Only the starter's may still be needed."""
+        if path.name.startswith(GONE):
+            _clear(path)
+            return
         try:
             age_s = time.time() - path.stat().st_mtime
         except FileNotFoundError:
