@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from clutch.agent.launch import boot_command
 from clutch.wire.containers import ContainerSpec, Mount, RunAs
 from clutch.wire.errors import Unavailable
 
@@ -24,7 +25,7 @@ async def boot_on_node(spec: ContainerSpec, python: str, base: Mapping[str, str]
     """The same specification after boot: its folder filled, and what boot told the command in its environment.
     ``Unavailable`` with boot's own words when it fails."""
     environment = {**base, **spec.environment, "TMPDIR": tmp}
-    shown = await _run((python, "-m", "clutch.runtime.boot", "--", *_SHOW), environment, spec)
+    shown = await _run((*boot_command(python), *_SHOW), environment, spec)
     told = {name: value for name, value in shown.items() if name not in _NODES_OWN and environment.get(name) != value}
     kept = {name: value for name, value in spec.environment.items() if name != "CLUTCH_CODE"}
     mounts = (*spec.mounts, Mount(tmp, tmp, read_only=False))  # boot left its roster there

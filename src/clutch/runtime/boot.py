@@ -11,10 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-
-if __name__ == "__main__":  # msgspec would load it, with inspect and more, only to look whether it is there: 9 ms
-    sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type]
-
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -33,14 +29,19 @@ CODE_WITHIN_S = 300.0
 TRY_S = 5.0
 
 
+def start(arguments: list[str]) -> NoReturn:
+    """Boot as a process of its own, which the command takes over."""
+    if "https:" not in inherited().get("CLUTCH_MASTERS", ""):
+        sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # 6 ms that http.client can do without
+    main(arguments)
+
+
 def main(arguments: list[str], launcher: Launcher | None = None) -> NoReturn:
     argv = tuple(arguments[1:] if arguments[:1] == ["--"] else arguments)
     try:
         if not argv:
             raise BadRequest("no command is given", object="boot", next_step="Say: -- COMMAND ARGUMENT...")
         info, environment = read_info(), inherited()
-        if __name__ == "__main__" and not any(master.startswith("https:") for master in info.masters):
-            sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # 6 ms that http.client can do without
         if info.code:
             _place_code(info, environment)
         roster = _meet(info, environment) if info.rendezvous else None
@@ -124,4 +125,4 @@ def _fail(code: int, said: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    start(sys.argv[1:])

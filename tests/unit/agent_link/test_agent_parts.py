@@ -13,7 +13,15 @@ import pytest
 
 from clutch.agent.boot import boot_on_node
 from clutch.agent.folders import Note, WorkFolders
-from clutch.agent.launch import Place, Surroundings, backend_for, container_spec, needs_boot, read_program
+from clutch.agent.launch import (
+    Place,
+    Surroundings,
+    backend_for,
+    boot_command,
+    container_spec,
+    needs_boot,
+    read_program,
+)
 from clutch.agent.monitor import MEMBERS_AT_ONCE, Devices, Monitor, MonitorSettings, Watched
 from clutch.agent.ports import Ports
 from clutch.agent.ways import remembered
@@ -76,7 +84,7 @@ def test_what_a_program_finds_in_its_environment() -> None:
 def test_when_something_comes_before_the_command(program: Program, members: int, boots: bool) -> None:
     assert needs_boot(program, wanted(members=members)) is boots
     spec = container_spec(wanted(members=members), program, Kit(MEMBER, FENCE), AROUND, PLACE)
-    assert spec.argv == (("/py", "-m", "clutch.runtime.boot", "--", "a") if boots else ("a",))
+    assert spec.argv == ((*boot_command("/py"), "a") if boots else ("a",))
 
 
 def test_an_image_brings_its_own_surroundings() -> None:
