@@ -5,6 +5,9 @@ every member. The shim's module is passed in. It holds nothing of a member once 
 socket does; the shims go on.
 """
 
+# contextlib would be copied for every member:
+# ruff: noqa: SIM105
+
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # nobody wrote its types down
@@ -32,10 +35,9 @@ def main(shim: ModuleType) -> None:
     _signal.signal(_signal.SIGCHLD, _reap)
     ctypes.CDLL(None).prctl(shim.PR_SET_NAME, shim.NAME, 0, 0, 0)
     gc.freeze()  # a collection in a copy would touch, and so copy, every page
-    requests.send(READY)
-    size = len(TARGETS) * 4
+    _say(requests, READY)
     while True:
-        path, ancillary, _, _ = requests.recvmsg(PATH_BYTES, _socket.CMSG_LEN(size))
+        path, ancillary = _heard(requests)
         if not path:
             os._exit(0)
         packed = b"".join(data for _, _, data in ancillary)
@@ -44,7 +46,23 @@ def main(shim: ModuleType) -> None:
             _bear(shim, path, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        requests.send(BORN)
+        _say(requests, BORN)
+
+
+def _heard(requests: _socket.socket) -> tuple[bytes, list[tuple[int, int, bytes]]]:
+    """The next request; an empty one at the end."""
+    size = _socket.CMSG_LEN(len(TARGETS) * 4)
+    try:
+        return requests.recvmsg(PATH_BYTES, size)[:2]
+    except ConnectionResetError:  # it was killed before it heard our last answers; what it asked for stands
+        return requests.recvmsg(PATH_BYTES, size)[:2]
+
+
+def _say(requests: _socket.socket, word: bytes) -> None:
+    try:
+        requests.send(word)
+    except OSError:
+        pass  # nobody hears it any more; what was asked for before is still to be done
 
 
 def _bear(shim: ModuleType, path: bytes, descriptors: list[int]) -> None:
