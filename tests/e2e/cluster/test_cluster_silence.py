@@ -41,7 +41,7 @@ def cut_off(folder: Path, cut_s: float, lost_after_s: float) -> None:
         cluster.wait_nodes("far")
         marks = folder / "marks"
         marks.mkdir()
-        lines = int(20 * (cut_s + 15))
+        lines = int(20 * (cut_s + 8))
         tasks = {}
         for name in ("wait", "restart"):
             command = (sys.executable, str(COUNTING), str(marks), name, str(lines), "0.05")
@@ -73,7 +73,7 @@ pytestmark = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 
 def test_a_node_that_is_cut_off_for_seconds(tmp_path: Path) -> None:
-    cut_off(tmp_path, cut_s=8, lost_after_s=3)
+    cut_off(tmp_path, cut_s=6, lost_after_s=2)
 
 
 @pytest.mark.slow
