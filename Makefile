@@ -43,6 +43,10 @@ bench: setup ## the benchmarks, each beside a peer or a physical limit
 	@$(BIN)/python benchmarks/blobs.py
 	@$(BIN)/python benchmarks/transports.py
 	@$(BIN)/python benchmarks/consensus.py
+	@$(BIN)/python benchmarks/output.py
+	@$(BIN)/python benchmarks/agent_link.py
+	@$(BIN)/python benchmarks/api.py
+	@$(BIN)/python benchmarks/cluster.py
 
 clean: ## remove .venv and caches
 	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
