@@ -40,6 +40,9 @@ MASTER_FAULTS = (
 MACHINE_FAULTS = (FaultKind.LAUNCH_FAILS, FaultKind.LAUNCH_SLOW, FaultKind.NEVER_REPORTS, FaultKind.VANISHES)
 """Only where machines come from a provider."""
 
+LONG = (FaultKind.CUT_NODE, FaultKind.CUT_ONE_WAY, FaultKind.AGENT_CRASH)
+"""They may last long enough for the node's work to go on elsewhere, while its old copy still runs."""
+
 
 class Fault(msgspec.Struct, frozen=True):
     at_s: float
@@ -110,8 +113,7 @@ def _faults(chance: Random, nodes: int, masters: int, work_s: float) -> tuple[Fa
     found = []
     for _ in range(chance.randint(3, 12)):
         kind = chance.choice([kind for kind in FaultKind if kind not in MACHINE_FAULTS])
-        long = kind in (FaultKind.CUT_NODE, FaultKind.CUT_ONE_WAY, FaultKind.AGENT_CRASH)  # long enough for its work to go on elsewhere
-        lasts = chance.choice((1.0, 8.0, 30.0, 45.0) if long else (0.2, 1.0, 3.0, 8.0, 30.0))
+        lasts = chance.choice((1.0, 8.0, 30.0, 45.0) if kind in LONG else (0.2, 1.0, 3.0, 8.0, 30.0))
         target = chance.randrange(masters if kind in MASTER_FAULTS else nodes)
         found.append(Fault(chance.uniform(3.0, work_s), kind, target, lasts))
     return tuple(sorted(found, key=lambda fault: fault.at_s))
