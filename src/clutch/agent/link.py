@@ -20,6 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from clutch.agent.relay import Relay
+from clutch.agent.shelf import ShelfDoor
 from clutch.agent.tunnels import AgentTunnels, Reach
 from clutch.wire.errors import BadRequest, TimedOut
 from clutch.wire.ids import Fence, MemberId
@@ -72,10 +73,13 @@ class Ears(Protocol):
 class Link:
     """``run`` keeps it up until it is cancelled."""
 
-    def __init__(self, settings: LinkSettings, relay: Relay, chance: Random) -> None:
+    def __init__(
+        self, settings: LinkSettings, relay: Relay, chance: Random, shelf: ShelfDoor | None = None
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._relay = relay
         self._chance = chance
+        self._shelf = shelf
         self._frames = Frames(ControlDown), Frames(BulkDown)
         self._encode = msgspec.msgpack.Encoder().encode
         self._report: Report | None = None
@@ -224,7 +228,7 @@ class Link:
         async def send(frame: object) -> None:
             await socket.send(self._encode(frame))
 
-        tunnels = AgentTunnels(send, reach)
+        tunnels = AgentTunnels(send, reach, self._shelf)
         self._relay.reconnected()
         try:
             await _together(self._ship(socket), self._take(socket, tunnels))

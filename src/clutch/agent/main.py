@@ -29,6 +29,7 @@ from clutch.agent.monitor import Monitor, MonitorSettings
 from clutch.agent.ports import Ports
 from clutch.agent.relay import Relay
 from clutch.agent.settings import AgentSettings
+from clutch.agent.shelf import ShelfDoor
 from clutch.agent.ways import open_ways
 from clutch.backends.containers.base import Key
 from clutch.wire.errors import BadRequest, Conflict
@@ -70,7 +71,7 @@ async def _run(settings: AgentSettings, ways: Mapping[str, Way], holders: Holder
     link_settings = LinkSettings(
         masters=settings.masters, node=node, session=session, token=settings.token, ca_file=settings.ca_file
     )
-    link = Link(link_settings, relay, Random())
+    link = Link(link_settings, relay, Random(), ShelfDoor(settings.data / "blobs"))
     async with asyncio.TaskGroup() as group:
         ground = Ground(
             ways=ways,

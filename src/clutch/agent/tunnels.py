@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from clutch.agent.shelf import ShelfDoor
 from clutch.backends.containers.base import Key
 from clutch.backends.transports.tunnel import TunnelEnd
 from clutch.wire.errors import ClutchError
-from clutch.wire.link import TUNNEL_PIECE_BYTES, TunnelClose, TunnelCredit, TunnelData, TunnelOpen
+from clutch.wire.link import SHELF_PORT, TUNNEL_PIECE_BYTES, TunnelClose, TunnelCredit, TunnelData, TunnelOpen
 
 CONNECT_WITHIN_S = 10.0
 TUNNELS_MAX = 1024
@@ -27,9 +28,10 @@ class Reach(Protocol):
 
 
 class AgentTunnels:
-    def __init__(self, send: Callable[[Any], Awaitable[None]], reach: Reach) -> None:
+    def __init__(self, send: Callable[[Any], Awaitable[None]], reach: Reach, shelf: ShelfDoor | None = None) -> None:
         self._send = send
         self._reach = reach
+        self._shelf = shelf
         self._ends: dict[int, TunnelEnd] = {}
         self._lives: set[asyncio.Task[None]] = set()
 
@@ -55,6 +57,11 @@ class AgentTunnels:
         end = self._ends[wish.tunnel] = TunnelEnd(wish.tunnel, self._send)
         writer: asyncio.StreamWriter | None = None
         try:
+            if wish.port == SHELF_PORT and self._shelf is not None:
+                await self._send(TunnelCredit(wish.tunnel, 0))
+                await self._shelf.serve(end)
+                await end.close()
+                return
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 host, port = await self._reach.reach(Key(wish.member, wish.fence), wish.port)
                 reader, writer = await asyncio.open_connection(host, port)

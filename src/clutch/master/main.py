@@ -24,6 +24,8 @@ from typing import Any
 import msgspec
 import structlog
 
+from clutch.backends.blobs.agents import AgentBlobs
+from clutch.backends.blobs.base import FullBlobs
 from clutch.backends.blobs.opening import open_blobs
 from clutch.backends.journal.opening import open_journal
 from clutch.master.access.door import Access, live_in
@@ -46,6 +48,7 @@ from clutch.master.resumes import Resumes
 from clutch.master.server import HttpServer, listen
 from clutch.master.services import Services
 from clutch.master.settings import MasterSettings
+from clutch.master.shelves import SCHEME, LinkShelves, open_agent_blobs
 from clutch.master.tls import AUTHORITY_FILE, TLS_FOLDER
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict
@@ -160,8 +163,7 @@ async def _services(
         stack.callback(listener.close)
         journal = await open_journal(address)
         stack.push_async_callback(journal.close)
-        blobs = await open_blobs(settings.blobs or str(settings.data / "blobs"))
-        stack.push_async_callback(blobs.close)
+        blobs, shelves = await _open_blobs(settings, clock, stack)
         output = await stack.enter_async_context(open_output(beside(address, "output"), has_ended))
         metrics = await stack.enter_async_context(open_metrics(beside(address, "metrics")))
         monitor, holder = Monitor(), _holder(settings.data)
@@ -171,6 +173,8 @@ async def _services(
         links = AgentLinks(output, kits, monitor, metrics.reached)
         loop = Loop(journal, clock, links, {}, Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
         links.serve(loop)
+        if isinstance(blobs, AgentBlobs) and shelves is not None:
+            shelves.serve(loop, links.tunnels, blobs.nudge)
         feed, push = EventFeed(journal, loop), Push(loop, blobs, metrics, clock)
         resumes = Resumes(loop, metrics)
         usage = Usage(access.store.usage, journal, clock, loop.settled, monitor.nodes)
@@ -193,6 +197,17 @@ async def _services(
             stopping=stopping,
         )
         yield services, HttpServer(make_app(services), listener, settings, stopping), resumes
+
+
+async def _open_blobs(
+    settings: MasterSettings, clock: WallClock, stack: AsyncExitStack
+) -> tuple[FullBlobs, LinkShelves | None]:
+    """Where code and files live; with ``agents:``, the shelves that are served once there is a loop."""
+    if settings.blobs == SCHEME:
+        return await stack.enter_async_context(open_agent_blobs(clock.now))
+    blobs = await open_blobs(settings.blobs or str(settings.data / "blobs"))
+    stack.push_async_callback(blobs.close)
+    return blobs, None
 
 
 def _holder(data: Path) -> str:

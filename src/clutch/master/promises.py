@@ -29,6 +29,8 @@ def _durable(settings: MasterSettings) -> str:
             "What was acknowledged survives a crash or power cut of any process, not the loss of this machine (SQLite)."
         )
     blobs = "an object store" if shared else "a folder of this machine, so uploaded code is lost with it"
+    if settings.blobs == "agents:":
+        blobs = "two copies on the disks of two nodes (one copy while the cluster has one node)"
     return f"What was acknowledged survives the loss of this machine (PostgreSQL); blobs are in {blobs}."
 
 

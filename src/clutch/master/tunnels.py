@@ -87,13 +87,20 @@ class Tunnels:
 
     def __init__(self) -> None:
         self._nodes: dict[NodeId, NodeTunnels] = {}
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a node comes or goes."""
+
+    def nodes(self) -> dict[NodeId, NodeTunnels]:
+        return dict(self._nodes)
 
     def put(self, node: NodeId, tunnels: NodeTunnels) -> None:
         self._nodes[node] = tunnels
+        self.changed()
 
     def remove(self, node: NodeId, tunnels: NodeTunnels) -> None:
         if self._nodes.get(node) is tunnels:
             del self._nodes[node]
+            self.changed()
 
     async def open(self, node: NodeId, member: MemberId, fence: Fence, port: int) -> Tunnel:
         """A tunnel to this port of a member. ``Unavailable`` when its agent is not connected or nobody listens."""

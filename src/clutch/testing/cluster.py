@@ -102,8 +102,12 @@ class Child:
 class Cluster:
     """Masters and agents under one folder. Use it as a context manager."""
 
-    def __init__(self, folder: Path, db: str = "", masters: int = 1, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, db: str = "", masters: int = 1, options: Sequence[str] = (), blobs: str = ""
+    ) -> None:
+        """``blobs``: where the masters keep them; a folder that they share unless told."""
         self.folder = folder
+        self._blobs = blobs or str(folder / "blobs")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "key").write_text(KEY)
         self.ports = [free_port() for _ in range(masters)]
@@ -114,7 +118,7 @@ class Cluster:
 
     def _master(self, number: int, db: str, options: Sequence[str]) -> Child:
         arguments = ["master", f"--port={self.ports[number]}", f"--data={self.folder / f'master{number}'}"]
-        arguments += [f"--master-key-file={self.folder / 'key'}", f"--blobs={self.folder / 'blobs'}"]
+        arguments += [f"--master-key-file={self.folder / 'key'}", f"--blobs={self._blobs}"]
         arguments += [f"--db={db}"] if db else []
         return Child([*arguments, *options], self.folder / f"master{number}.log")
 

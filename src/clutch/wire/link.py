@@ -41,6 +41,8 @@ CONTROL_MAX_BYTES = 64 * 2**20
 OUTPUT_WINDOW_BYTES = 8 * 2**20
 TUNNEL_WINDOW_BYTES = 256 * 2**10
 TUNNEL_PIECE_BYTES = 64 * 2**10
+SHELF_PORT = -1
+"""Of nobody: a tunnel to it leads to the agent's own shelf of blobs (``wire.shelf``)."""
 
 
 class CloseCode(IntEnum):

@@ -42,6 +42,12 @@ async def open_blobs(url: str, *, keys: tuple[str, str] | None = None) -> FullBl
     scheme, colon, rest = url.partition(":")
     if not url:
         raise BadRequest("the address of the blobs is empty", object="blobs", next_step=_KNOWN)
+    if url == "agents:":
+        raise BadRequest(
+            "only a master keeps blobs on its agents' disks",
+            object=url,
+            next_step="Give it to clutch master --blobs; others use served:http://MASTER:PORT/WORKSPACE?token=TOKEN.",
+        )
     if url == "memory:":
         return MemoryBlobs(MemoryShelf())
     if scheme == "served" and colon:
