@@ -20,7 +20,7 @@ from clutch.sdk.client import PATIENCE_S, SILENCE_S
 from clutch.sdk.code import Packed, Progress, pack
 from clutch.sdk.connection import CONNECT_S, parse_address
 from clutch.sdk.retry import STATUSES, Attempts, Mishap, explain
-from clutch.sdk.where import Given, find, split_masters
+from clutch.sdk.where import Given, find, split_masters, surroundings
 from clutch.sdk.wish import Wish, submission
 from clutch.wire.api import Page, SubmitTask
 from clutch.wire.errors import ClutchError, NotFound
@@ -47,7 +47,7 @@ class AsyncClient:
     ) -> None:
         named = split_masters(masters) if isinstance(masters, str) else tuple(masters)
         if not named:
-            where = find({}, Given(token=token, ca_file=ca_file))
+            where = find(surroundings(), Given(token=token, ca_file=ca_file))
             named, token, ca_file = where.masters, where.token, where.ca_file
         self.addresses = tuple(parse_address(text) for text in named)
         self.patience_s = patience_s

@@ -59,6 +59,11 @@ def _folder(environment: Mapping[str, str], variable: str, otherwise: str) -> Pa
     return (Path(given) if given else home / otherwise) / "clutch"
 
 
+def surroundings() -> Mapping[str, str]:
+    """The environment of this process, for a client that was told nothing."""
+    return os.environ
+
+
 def find(environment: Mapping[str, str], given: Given = Given()) -> Where:  # noqa: B008 -- frozen
     """The cluster to talk to. ``NotFound`` when nothing names one."""
     found = _named(environment, given) or read_profile(environment) or _local(environment)
