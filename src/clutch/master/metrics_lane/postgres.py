@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clutch.master.lanes.connections import Connection, LaneConnections
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, TaskMetrics, moved
 from clutch.master.metrics_lane.tables import (
     CHUNK_COLUMNS,
@@ -17,7 +18,6 @@ from clutch.master.metrics_lane.tables import (
     state_from,
     values_of,
 )
-from clutch.master.output.connections import Connection, LaneConnections
 from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
 
 _SCHEMA = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clutch.master.output.connections import Connection, LaneConnections
+from clutch.master.lanes.connections import Connection, LaneConnections
 from clutch.master.output.records import Aged, Segment, Span, StreamChange, StreamState
 from clutch.master.output.tables import (
     DISOWNED,

@@ -1,0 +1,1 @@
+"""What the output lane and the metrics lane stand on: a file or connections of their own, and rows with versions."""
