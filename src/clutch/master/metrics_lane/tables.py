@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from clutch.master.lanes.rows import LaneRows
 from clutch.master.metrics_lane.packing import checked
-from clutch.master.metrics_lane.records import Chunk, SourceState
+from clutch.master.metrics_lane.records import Chunk, SourceState, moved
 from clutch.wire.ids import Fence, MemberId, TaskId
 
 VERSION = 1
@@ -41,3 +42,18 @@ def values_of(chunk: Chunk) -> tuple[Any, ...]:
 
 def chunk_from(row: Sequence[Any]) -> Chunk:
     return checked(Chunk(*row))
+
+
+ROWS = LaneRows(
+    states="metrics_sources",
+    parts="metrics_chunks",
+    owner="source",
+    place="first_batch",
+    key_columns=KEY_COLUMNS,
+    moving_columns=MOVING_COLUMNS,
+    part_columns=CHUNK_COLUMNS,
+    key_of=lambda state: key_of(*state.incarnation),
+    moving_of=moving_of,
+    values_of=values_of,
+    moved=moved,
+)

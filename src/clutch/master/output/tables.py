@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from clutch.master.lanes.rows import LaneRows
 from clutch.master.output.packing import checked
 from clutch.master.output.records import Kind, Segment, StreamState
-from clutch.wire.errors import Stale, TooNew
+from clutch.wire.errors import Stale
 from clutch.wire.ids import Fence, MemberId, TaskId
 
 VERSION = 1
@@ -74,10 +75,16 @@ def moved(state: StreamState) -> Stale:
     )
 
 
-def refuse_newer(version: int, place: str) -> None:
-    if version > VERSION:
-        raise TooNew(
-            f"the output store has schema {version}, this release knows {VERSION}",
-            object=place,
-            next_step="Start the newer release; nothing was changed.",
-        )
+ROWS = LaneRows(
+    states="output_streams",
+    parts="output_segments",
+    owner="stream",
+    place="start_byte",
+    key_columns=KEY_COLUMNS,
+    moving_columns=MOVING_COLUMNS,
+    part_columns=SEGMENT_COLUMNS,
+    key_of=key_of,
+    moving_of=moving_of,
+    values_of=values_of,
+    moved=moved,
+)
