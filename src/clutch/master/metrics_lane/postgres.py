@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clutch.master.lanes.connections import Connection, LaneConnections
-from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, TaskMetrics, moved
+from clutch.master.lanes.connections import LaneConnections
+from clutch.master.lanes.postgres_rows import PostgresRows
+from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, TaskMetrics
 from clutch.master.metrics_lane.tables import (
     CHUNK_COLUMNS,
     KEY_COLUMNS,
     MOVING_COLUMNS,
+    ROWS,
     SOURCE_COLUMNS,
     VERSION,
     chunk_from,
     key_of,
-    moving_of,
     state_from,
-    values_of,
 )
 from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
 
@@ -37,13 +37,7 @@ _SCHEMA = (
 )
 _SOURCES = f"SELECT {', '.join(SOURCE_COLUMNS)} FROM metrics_sources"
 _KEY = ", ".join(KEY_COLUMNS)
-_TYPES = ("bigint", "bigint", "bigint", "bigint", "bigint", "bytea")
-_MOVE = f"""UPDATE metrics_sources s SET {", ".join(f"{name} = n.{name}" for name in MOVING_COLUMNS)}
-    FROM unnest($1::bigint[], {", ".join(f"${n}::{kind}[]" for n, kind in enumerate(_TYPES, 2))})
-    AS n (id, {", ".join(MOVING_COLUMNS)}) WHERE s.id = n.id AND s.version = n.version - 1 RETURNING s.id"""
-_ADD = f"""INSERT INTO metrics_sources ({_KEY}, {", ".join(MOVING_COLUMNS)})
-    VALUES ({", ".join(f"${n}" for n in range(1, len(KEY_COLUMNS) + len(MOVING_COLUMNS) + 1))})
-    ON CONFLICT ({_KEY}) DO NOTHING RETURNING id"""
+_TYPES = {name: "bytea" if name == "latest" else "bigint" for name in MOVING_COLUMNS}
 _DROP = """DELETE FROM metrics_chunks c USING unnest($1::bigint[], $2::bigint[]) AS d (source, first_batch)
     WHERE c.source = d.source AND c.first_batch = d.first_batch"""
 _CHUNKS = f"""SELECT {", ".join(CHUNK_COLUMNS)} FROM metrics_chunks WHERE source = $1 AND first_batch >= $2
@@ -55,6 +49,7 @@ class PostgresMetricsStore:
 
     def __init__(self, url: str) -> None:
         self._database = LaneConnections(url, "metrics")
+        self._rows = PostgresRows(ROWS, _TYPES, _DROP)
 
     @classmethod
     async def open(cls, url: str) -> PostgresMetricsStore:
@@ -85,33 +80,7 @@ class PostgresMetricsStore:
 
     async def write(self, changes: Sequence[SourceChange]) -> list[int]:
         async with self._database.writing() as connection, connection.transaction():
-            await self._move(connection, [change.state for change in changes if change.state.id])
-            ids = [change.state.id or await self._add(connection, change.state) for change in changes]
-            parts = list(zip(ids, changes, strict=True))
-            drops = [(source, first) for source, change in parts for first in change.drops]
-            if drops:
-                await connection.execute(_DROP, [source for source, _ in drops], [first for _, first in drops])
-            puts = [(source, *values_of(put)) for source, change in parts for put in change.puts]
-            if puts:
-                columns = ("source", *CHUNK_COLUMNS)
-                await connection.copy_records_to_table("metrics_chunks", records=puts, columns=columns)
-        return ids
-
-    async def _move(self, connection: Connection, states: Sequence[SourceState]) -> None:
-        if not states:
-            return
-        moving = [list(values) for values in zip(*map(moving_of, states), strict=True)]
-        rows = await connection.fetch(_MOVE, [state.id for state in states], *moving)
-        reached = {row["id"] for row in rows}
-        for state in states:
-            if state.id not in reached:
-                raise moved(state)
-
-    async def _add(self, connection: Connection, state: SourceState) -> int:
-        source: int | None = await connection.fetchval(_ADD, *key_of(*state.incarnation), *moving_of(state))
-        if source is None:
-            raise moved(state)
-        return source
+            return await self._rows.write(connection, changes)
 
     async def resume(self, task: TaskId, epoch: Epoch, step: int) -> None:
         async with self._database.writing() as connection:

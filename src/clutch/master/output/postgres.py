@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clutch.master.lanes.connections import Connection, LaneConnections
+from clutch.master.lanes.connections import LaneConnections
+from clutch.master.lanes.postgres_rows import PostgresRows
 from clutch.master.output.records import Aged, Segment, Span, StreamChange, StreamState
 from clutch.master.output.tables import (
     DISOWNED,
     INDEX_COLUMNS,
-    KEY_COLUMNS,
-    MOVING_COLUMNS,
+    ROWS,
     SEGMENT_COLUMNS,
     STREAM_COLUMNS,
     VERSION,
-    key_of,
-    moved,
-    moving_of,
     segment_from,
     state_from,
-    values_of,
 )
 from clutch.wire.ids import Fence, MemberId, TaskId
 
@@ -46,13 +42,6 @@ _SCHEMA = (
     "CREATE INDEX output_segments_age ON output_segments (last_at, stream, start_byte, size) WHERE size > 0",
 )
 _STREAMS = f"SELECT {', '.join(STREAM_COLUMNS)} FROM output_streams"
-_KEY = ", ".join(KEY_COLUMNS)
-_MOVE = f"""UPDATE output_streams s SET {", ".join(f"{name} = n.{name}" for name in MOVING_COLUMNS)}
-    FROM unnest($1::bigint[], {", ".join(f"${n}::{_TYPES[name]}[]" for n, name in enumerate(MOVING_COLUMNS, 2))})
-    AS n (id, {", ".join(MOVING_COLUMNS)}) WHERE s.id = n.id AND s.version = n.version - 1 RETURNING s.id"""
-_ADD = f"""INSERT INTO output_streams ({_KEY}, {", ".join(MOVING_COLUMNS)})
-    VALUES ({", ".join(f"${n}" for n in range(1, len(KEY_COLUMNS) + len(MOVING_COLUMNS) + 1))})
-    ON CONFLICT ({_KEY}) DO NOTHING RETURNING id"""
 _DROP = """DELETE FROM output_segments g USING unnest($1::bigint[], $2::bigint[]) AS d (stream, start_byte)
     WHERE g.stream = d.stream AND g.start_byte = d.start_byte"""
 _OLDEST = """SELECT s.task, g.stream, g.start_byte, g.last_at, g.size FROM output_segments g
@@ -84,6 +73,7 @@ class PostgresOutputStore:
 
     def __init__(self, url: str) -> None:
         self._database = LaneConnections(url, "output")
+        self._rows = PostgresRows(ROWS, _TYPES, _DROP)
 
     @classmethod
     async def open(cls, url: str) -> PostgresOutputStore:
@@ -105,33 +95,7 @@ class PostgresOutputStore:
 
     async def write(self, changes: Sequence[StreamChange]) -> list[int]:
         async with self._database.writing() as connection, connection.transaction():
-            await self._move(connection, [change.state for change in changes if change.state.id])
-            ids = [change.state.id or await self._add(connection, change.state) for change in changes]
-            parts = list(zip(ids, changes, strict=True))
-            drops = [(stream, start) for stream, change in parts for start in change.drops]
-            if drops:
-                await connection.execute(_DROP, [stream for stream, _ in drops], [start for _, start in drops])
-            puts = [(stream, *values_of(segment)) for stream, change in parts for segment in change.puts]
-            if puts:
-                columns = ("stream", *SEGMENT_COLUMNS)
-                await connection.copy_records_to_table("output_segments", records=puts, columns=columns)
-        return ids
-
-    async def _move(self, connection: Connection, states: Sequence[StreamState]) -> None:
-        if not states:
-            return
-        moving = [list(values) for values in zip(*map(moving_of, states), strict=True)]
-        rows = await connection.fetch(_MOVE, [state.id for state in states], *moving)
-        reached = {row["id"] for row in rows}
-        for state in states:
-            if state.id not in reached:
-                raise moved(state)
-
-    async def _add(self, connection: Connection, state: StreamState) -> int:
-        stream: int | None = await connection.fetchval(_ADD, *key_of(state), *moving_of(state))
-        if stream is None:
-            raise moved(state)
-        return stream
+            return await self._rows.write(connection, changes)
 
     async def segments(self, span: Span) -> list[Segment]:
         values: list[Any] = [span.stream, span.start, span.stop, span.limit_rows]
