@@ -53,6 +53,7 @@ class ShelfDoor:
     async def serve(self, stream: Stream) -> None:
         async with self._opening:
             if self._shelf is None:
+                await asyncio.to_thread(self._folder.mkdir, 0o700, parents=True, exist_ok=True)  # nobody else's eyes
                 self._shelf = BlobShelf(await DirectoryBlobs.open(self._folder))
         await ShelfServer(self._shelf, stream).run()
 

@@ -48,7 +48,7 @@ from clutch.master.resumes import Resumes
 from clutch.master.server import HttpServer, listen
 from clutch.master.services import Services
 from clutch.master.settings import MasterSettings
-from clutch.master.shelves import SCHEME, LinkShelves, open_agent_blobs
+from clutch.master.shelves import SCHEME, LinkShelves, agent_blobs
 from clutch.master.tls import AUTHORITY_FILE, TLS_FOLDER
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict
@@ -94,6 +94,8 @@ async def _run(services: Services, server: HttpServer, leading: Coroutine[Any, A
         working = [
             group.create_task(work) for work in (loop.run(), services.access.run(), services.push.run(), leading)
         ]
+        if isinstance(services.blobs, AgentBlobs):
+            working.append(group.create_task(services.blobs.run()))
         serving = group.create_task(server.run())
         await stopping.wait()
         services.push.close()  # long polls are answered now, or they would hold the server for its whole grace
@@ -203,11 +205,14 @@ async def _open_blobs(
     settings: MasterSettings, clock: WallClock, stack: AsyncExitStack
 ) -> tuple[FullBlobs, LinkShelves | None]:
     """Where code and files live; with ``agents:``, the shelves that are served once there is a loop."""
+    blobs: FullBlobs
+    shelves: LinkShelves | None = None
     if settings.blobs == SCHEME:
-        return await stack.enter_async_context(open_agent_blobs(clock.now))
-    blobs = await open_blobs(settings.blobs or str(settings.data / "blobs"))
+        blobs, shelves = agent_blobs(clock.now)
+    else:
+        blobs = await open_blobs(settings.blobs or str(settings.data / "blobs"))
     stack.push_async_callback(blobs.close)
-    return blobs, None
+    return blobs, shelves
 
 
 def _holder(data: Path) -> str:

@@ -8,10 +8,10 @@ LOOPBACK = ("127.", "::1", "localhost")
 OBJECT_STORES = ("s3://", "gs://", "az://", "azure://", "abfs://")
 
 
-def promises(settings: MasterSettings) -> dict[str, str]:
-    """By number."""
+def promises(settings: MasterSettings, blob_copies: int = 0) -> dict[str, str]:
+    """By number. ``blob_copies``: how many each blob has at least, where they are on agents' disks."""
     return {
-        "P1": _durable(settings),
+        "P1": _durable(settings, blob_copies),
         "P2": "At most one incarnation of a member can write: every write carries its fence.",
         "P3": "Every resource is accounted for at every event.",
         "P4": "Preemption gives work its window; what is lost is at most what came after its last checkpoint.",
@@ -22,7 +22,7 @@ def promises(settings: MasterSettings) -> dict[str, str]:
     }
 
 
-def _durable(settings: MasterSettings) -> str:
+def _durable(settings: MasterSettings, blob_copies: int) -> str:
     shared = settings.blobs.startswith(OBJECT_STORES)
     if not settings.db.startswith("postgres"):
         return (
@@ -30,7 +30,8 @@ def _durable(settings: MasterSettings) -> str:
         )
     blobs = "an object store" if shared else "a folder of this machine, so uploaded code is lost with it"
     if settings.blobs == "agents:":
-        blobs = "two copies on the disks of two nodes (one copy while the cluster has one node)"
+        said = {0: "some out of reach now", 1: "one copy of some now: a machine lost now may lose them"}
+        blobs = f"the agents' disks ({said.get(blob_copies, f'{blob_copies} copies of each')})"
     return f"What was acknowledged survives the loss of this machine (PostgreSQL); blobs are in {blobs}."
 
 

@@ -46,8 +46,11 @@ TALKS_AT_ONCE = 128
 IDLE_MAX = 4
 STEP_WITHIN_S = 30.0
 """For each piece of an answer, and for each piece to be taken."""
-COMMIT_WITHIN_S = 120.0
-"""A disk may take its time to make a large blob durable."""
+COMMIT_WITHIN_S = 60.0
+DISK_BYTES_S = 20 << 20
+"""A disk may take its time to read a large blob, or to make it durable, but not more than this means."""
+LIST_WITHIN_S = 300.0
+"""An agent that has just started looks at every file of its shelf first."""
 PIECE_BYTES = 64 * 2**10
 NOBODY = MemberId(TaskId(""), "", 0), Fence(0, Epoch(0), Incarnation(0))
 
@@ -152,7 +155,7 @@ class TunnelShelf:
         found: list[Entry] = []
         async with self._talk() as talk:
             await talk.say(ShelfList())
-            while isinstance(page := await talk.hear(COMMIT_WITHIN_S), ShelfPage):
+            while isinstance(page := await talk.hear(LIST_WITHIN_S), ShelfPage):
                 found += page.entries
         return found
 
@@ -174,7 +177,7 @@ class TunnelShelf:
     async def verify(self, entry: Entry) -> None:
         async with self._talk() as talk:
             await talk.say(ShelfVerify(entry.key, entry.stamp))
-            await talk.hear(COMMIT_WITHIN_S)
+            await talk.hear(COMMIT_WITHIN_S + entry.size_bytes / DISK_BYTES_S)
 
     async def drop(self, key: str, stamp: int) -> None:
         async with self._talk() as talk:
@@ -194,6 +197,7 @@ class TunnelWriting:
     def __init__(self, shelf: TunnelShelf, talk: Talk) -> None:
         self._shelf = shelf
         self._talk: Talk | None = talk
+        self._size_bytes = 0
 
     def _open(self) -> Talk:
         if self._talk is None:
@@ -202,6 +206,7 @@ class TunnelWriting:
 
     async def write(self, data: bytes) -> None:
         talk = self._open()
+        self._size_bytes += len(data)
         for first in range(0, len(data), PIECE_BYTES):
             await talk.say(ShelfPiece(data[first : first + PIECE_BYTES]))
 
@@ -209,7 +214,7 @@ class TunnelWriting:
         talk = self._open()
         try:
             await talk.say(ShelfCommit(mark))
-            kept = await talk.hear(COMMIT_WITHIN_S)
+            kept = await talk.hear(COMMIT_WITHIN_S + self._size_bytes / DISK_BYTES_S)
         finally:
             await self.abort()
         if not isinstance(kept, ShelfKept):
@@ -265,15 +270,7 @@ class LinkShelves:
         return first_token(self.loop.state.generation, self.loop.state.term)
 
 
-@asynccontextmanager
-async def open_agent_blobs(now: Callable[[], float]) -> AsyncIterator[tuple[AgentBlobs, LinkShelves]]:
-    """Blobs on the disks of this master's agents, mended as long as this is open."""
+def agent_blobs(now: Callable[[], float]) -> tuple[AgentBlobs, LinkShelves]:
+    """Blobs on the disks of this master's agents. The shelves must be served, and the blobs run."""
     shelves = LinkShelves()
-    blobs = AgentBlobs(shelves, Writer(shelves.confirm, shelves.first_stamp, now))
-    async with asyncio.TaskGroup() as group:
-        mending = group.create_task(blobs.run())
-        try:
-            yield blobs, shelves
-        finally:
-            mending.cancel()
-            await blobs.close()
+    return AgentBlobs(shelves, Writer(shelves.confirm, shelves.first_stamp, now)), shelves

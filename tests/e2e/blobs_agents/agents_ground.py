@@ -21,8 +21,8 @@ NAMES = ("one", "two", "three")
 class ShelvedCluster(Cluster):
     """Nothing is shared but the network."""
 
-    def __init__(self, folder: Path, *, lost_after_s: float = 90.0) -> None:
-        super().__init__(folder, blobs="agents:")
+    def __init__(self, folder: Path, *, lost_after_s: float = 90.0, db: str = "", masters: int = 1) -> None:
+        super().__init__(folder, db, masters, blobs="agents:")
         self.lost_after_s = lost_after_s
 
     def start_with_agents(self, *names: str) -> None:

@@ -76,43 +76,61 @@ async def test_a_machine_whose_disk_was_emptied_gets_its_copies_back(tmp_path: P
         await blobs.close()
 
 
-async def test_what_was_acknowledged_survives_masters_killed_in_the_middle_of_puts(tmp_path: Path) -> None:
-    acknowledged: dict[str, str] = {}
-    stop = asyncio.Event()
+class Puts:
+    """Writers that go on whatever happens, and what they were told."""
 
-    async def write(cluster: ShelvedCluster, writer: int) -> None:
-        blobs = await cluster.blobs()
+    def __init__(self, cluster: ShelvedCluster) -> None:
+        self.hashes: dict[str, str] = {}
+        """Of what was acknowledged last, for every key of which nothing else can have been stored since."""
+        self.count = 0
+        self._cluster = cluster
+        self._stop = asyncio.Event()
+
+    async def write(self, writer: int) -> None:
+        blobs = await self._cluster.blobs()
         number = 0
-        while not stop.is_set():
+        while not self._stop.is_set():
             number += 1
             key = f"w{writer}/{number % 7}"
             content = noise(writer * 1_000 + number, 200_000 if number % 3 else 2 * MIB)
+            known = self.hashes.pop(key, "")  # until it is acknowledged: the old one or the new one, nobody knows
             try:
-                await blobs.put(key, content)
-                acknowledged[key] = hashlib.sha256(content).hexdigest()
+                await blobs.put(key, content, create=not known and number <= 7)
+                self.hashes[key] = hashlib.sha256(content).hexdigest()
+                self.count += 1
             except ClutchError:
-                acknowledged.pop(key, None)  # the old one or the new one, nobody knows
+                continue
         await blobs.close()
 
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def more(self, count: int) -> None:
+        before = self.count
+        await asyncio.to_thread(until, lambda: self.count >= before + count, f"{count} more puts", 60.0)
+
+
+async def test_what_was_acknowledged_survives_masters_killed_in_the_middle_of_puts(tmp_path: Path) -> None:
     with ShelvedCluster(tmp_path) as cluster:
         await asyncio.to_thread(cluster.start_with_agents, *NAMES)
-        writers = [asyncio.create_task(write(cluster, writer)) for writer in range(3)]
-        killed_with = 0
-        for _ in range(3):
-            before = len(acknowledged)
-            await asyncio.to_thread(until, lambda before=before: len(acknowledged) > min(before, 12), "puts go on")
-            killed_with += len(acknowledged)
-            cluster.masters[0].kill()
-            cluster.masters[0].start()
-            await asyncio.to_thread(cluster.wait_serving)
-        assert killed_with > 10, "nothing was acknowledged before the kills"
-        cluster.agents["two"].kill()  # and now a machine is away, too
-        stop.set()
-        await asyncio.gather(*writers)
+        puts = Puts(cluster)
+        async with asyncio.TaskGroup() as group:
+            for writer in range(3):
+                group.create_task(puts.write(writer))
+            try:
+                for _ in range(3):
+                    await puts.more(10)
+                    cluster.masters[0].kill()
+                    cluster.masters[0].start()
+                    await asyncio.to_thread(cluster.wait_serving)
+                await puts.more(5)
+                cluster.agents["two"].kill()  # and now a machine is away, too
+            finally:
+                puts.stop()
         blobs = await cluster.blobs()
-        for key, sha256 in sorted(acknowledged.items()):
+        assert len(puts.hashes) >= 10
+        for key, sha256 in sorted(puts.hashes.items()):
             assert hashlib.sha256(await blobs.get(key)).hexdigest() == sha256, key
-        assert acknowledged
         await blobs.close()
 
 

@@ -134,7 +134,7 @@ async def test_damage_that_nobody_reads_is_found_by_reading_through() -> None:
     nodes = Nodes("one", "two")
     async with running(nodes) as blobs:
         await blobs.put("k", noise(1, 5_000))
-        await until(lambda: blobs.mender.fewest == 2, "a first look")
+        await until(lambda: blobs.copies.fewest == 2, "a first look")
         nodes["one"].disk.damage(place("k"))
         damaged = nodes["one"].disk.find(place("k"))[1]
         await until(lambda: nodes["one"].disk.find(place("k"))[1] != damaged, "it is mended")
@@ -186,10 +186,10 @@ async def test_one_node_keeps_one_copy_and_a_second_one_gets_another() -> None:
     nodes = Nodes("one")
     async with running(nodes) as blobs:
         await blobs.put("k", b"x")
-        await until(lambda: blobs.mender.fewest == 1, "it is known")
+        await until(lambda: blobs.copies.fewest == 1, "it is known")
         more = Nodes("two")
         nodes.all["two"] = more["two"]
-        await until(lambda: nodes["two"].has("k") and blobs.mender.fewest == 2, "a second copy")
+        await until(lambda: nodes["two"].has("k") and blobs.copies.fewest == 2, "a second copy")
 
 
 async def test_what_was_deleted_or_replaced_does_not_come_back_with_a_node_that_was_away() -> None:

@@ -43,7 +43,7 @@ class AgentBlobs:
 
     def nudge(self) -> None:
         """Nodes have changed."""
-        self.copies.turn()
+        self.copies.nudge()
 
     async def close(self) -> None:
         await self.copies.close()
@@ -175,7 +175,7 @@ class AgentBlobs:
     async def sweep(self, older_than_s: float = SWEEP_AFTER_S) -> int:
         standing = await self.copies.settled("blobs")
         gone = 0
-        for node in standing.here:
+        for node in sorted(standing.here):
             try:
                 gone += await self.copies.shelf(node).sweep(older_than_s)
             except (Unavailable, NotFound):

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from clutch.backends.blobs.files import corrupt
-from clutch.backends.blobs.placing import Catalogue, Standing, ranked
+from clutch.backends.blobs.placing import COPIES, Catalogue, Standing, ranked
 from clutch.backends.blobs.shelf import Shelf, Writing
 from clutch.wire.errors import ClutchError, Conflict, Corrupt, DiskFull, NotFound, Unavailable
 from clutch.wire.shelf import Entry, Mark
@@ -63,8 +63,13 @@ class Copies:
         """Nodes of which the catalogue knows what they have, or had when they were here last."""
         self.damaged: dict[tuple[str, str], Entry] = {}
         """By node and key."""
+        self.dirty: dict[str, None] = {}
+        """Keys of which there may be too few or too many copies."""
+        self.all_dirty = True
+        self.fewest = COPIES
+        """The fewest copies on connected nodes that any blob had when it was put, or looked at after that."""
         self.nudged = asyncio.Event()
-        """Set when there may be something to mend."""
+        """Set when there may be something to mend, or nodes have changed."""
         self._shelves = shelves
         self._loaded: dict[str, Shelf] = {}
         self._locks: dict[str, list[asyncio.Lock]] = {}
@@ -77,9 +82,9 @@ class Copies:
 
     def standing(self) -> Standing:
         nodes = self._shelves.nodes()
-        here = tuple(sorted(self._here()))
-        away = tuple(node for node in sorted(nodes) if node not in here and nodes[node])
-        lost = tuple(node for node in sorted(nodes) if node not in here and not nodes[node])
+        here = frozenset(self._here())
+        away = frozenset(node for node, expected in nodes.items() if expected and node not in here)
+        lost = frozenset(node for node, expected in nodes.items() if not expected and node not in here)
         return Standing(here, away, lost)
 
     def _here(self) -> dict[str, Shelf]:
@@ -102,12 +107,13 @@ class Copies:
         self.catalogue.load(node, await shelf.entries(), before)
         self._loaded[node] = shelf
         self.seen.add(node)
-        self.turn()
+        self.all_dirty = True
+        self.nudge()
 
     def _doubt(self, node: str) -> None:
         """What is known of this shelf may be wrong: it is asked again before it is used again."""
         self._loaded.pop(node, None)
-        self.turn()
+        self.nudge()
 
     def forget(self) -> None:
         """Leave out what is said of nodes that the cluster does not have any more."""
@@ -117,9 +123,12 @@ class Copies:
             self._loaded.pop(node, None)
             self.seen.discard(node)
 
-    def turn(self) -> None:
-        """Something has changed: whoever waits looks again."""
+    def nudge(self) -> None:
+        """There is something to do, and whoever waits looks again."""
         self.nudged.set()
+        self._turn()
+
+    def _turn(self) -> None:
         turned, self._turned = self._turned, asyncio.Event()
         turned.set()
 
@@ -150,7 +159,7 @@ class Copies:
                     f"of {len(standing.here) + len(standing.away)} nodes that keep copies only "
                     f"{len(standing.here)} can be reached",
                     object=subject,
-                    next_step=f"Start the agents of {', '.join(standing.away[:5])}, or remove nodes that are gone.",
+                    next_step=_missing(standing),
                 )
         return standing
 
@@ -327,11 +336,10 @@ class Copies:
 
     @staticmethod
     def _too_few(key: str, count: int, standing: Standing) -> Unavailable:
-        step = f"Start the agents of {', '.join(standing.away[:5])}, or remove nodes that are gone."
         return Unavailable(
             f"only {count} of {standing.wanted} nodes that should have it can be reached",
             object=f"blob {key}",
-            next_step=step if standing.away else "Start an agent.",
+            next_step=_missing(standing),
         )
 
     async def _write(
@@ -371,7 +379,10 @@ class Copies:
                     self._doubt(node)  # nobody knows whether it was done
             else:
                 raise result
-        self.turn()
+        self._turn()
+        if set(self.catalogue.copies(key)) != set(nodes) or failed:
+            self.dirty[key] = None
+            self.nudged.set()
         if entry is None:
             raise _telling(key, failed)
         await self._complete(entry, failed)
@@ -385,8 +396,9 @@ class Copies:
             standing = self.standing()
             holders = [node for node in self.catalogue.holders(entry) if node in standing.here]
             if len(holders) >= standing.wanted:
+                self.fewest = min(self.fewest, len(holders))
                 return
-            others = [n for n in ranked(entry.key, standing.here) if n not in holders and n not in failed]
+            others = ranked(entry.key, [node for node in standing.here if node not in holders and node not in failed])
             if others:
                 try:
                     await self.copy(entry, others[0], locked=True)
@@ -429,6 +441,11 @@ class Copies:
         await self.shelf(node).drop(entry.key, entry.stamp)
         if self.catalogue.copies(entry.key).get(node) == entry:
             self.catalogue.drop(node, entry.key)
+
+
+def _missing(standing: Standing) -> str:
+    names = ", ".join(sorted(standing.away)[:5])
+    return f"Start the agents of {names}, or remove nodes that are gone." if names else "Start an agent."
 
 
 def _telling(key: str, failed: Mapping[str, ClutchError]) -> ClutchError:

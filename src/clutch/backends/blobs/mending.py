@@ -7,11 +7,12 @@ At a bounded rate, one after the other: a lost node must not become a storm.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
 from clutch.backends.blobs.copies import Copies
-from clutch.backends.blobs.placing import COPIES, CopyTo, Standing, Step, copies_held, steps
+from clutch.backends.blobs.placing import CopyTo, Standing, Step, copies_held, steps
 from clutch.backends.blobs.shelf import Shelf
 from clutch.wire.errors import ClutchError, Corrupt
 from clutch.wire.shelf import Entry
@@ -21,16 +22,16 @@ ALL_AGAIN_S = 600.0
 """What was deleted is forgotten by and by, so all is looked at again now and then."""
 RATE_BYTES_S = 64 << 20
 LOADS_AT_ONCE = 8
-LOAD_WITHIN_S = 120.0
+LOAD_WITHIN_S = 300.0
+LOAD_AGAIN_S = 30.0
 _BATCH = 500
 
 
 class Mender:
     def __init__(self, copies: Copies) -> None:
-        self.fewest = COPIES
-        """The fewest copies that any blob had on connected nodes when it was looked at last."""
         self._copies = copies
         self._loading: dict[str, Shelf] = {}
+        self._refusals: dict[str, int] = {}
         self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
         self._last: Standing | None = None
         self._again_at = 0.0
@@ -51,9 +52,11 @@ class Mender:
         try:
             async with self._gate, asyncio.timeout(LOAD_WITHIN_S):
                 await self._copies.load(node, shelf)
+            self._refusals.pop(node, None)
         except (ClutchError, TimeoutError) as failed:
             self._log.warning("a node's blobs cannot be listed", node=node, error=str(failed) or "too slow")
-            await asyncio.sleep(TICK_S)
+            self._refusals[node] = self._refusals.get(node, 0) + 1
+            await asyncio.sleep(min(LOAD_AGAIN_S, TICK_S * 2 ** self._refusals[node]))
         finally:
             if self._loading.get(node) is shelf:
                 del self._loading[node]
@@ -74,34 +77,43 @@ class Mender:
             except ClutchError:
                 self._copies.nudged.clear()
                 continue  # it is not known yet which nodes there are
-            dirty = self._copies.nudged.is_set() or standing != self._last or now() > self._again_at
             self._copies.nudged.clear()
             await self._mend_damaged()
-            if not dirty:
-                await self._scrub_one(standing)
-            elif not [node for node in standing.away if node not in self._copies.seen]:
-                self._last = standing if await self._pass(standing) else None
-                self._again_at = now() + ALL_AGAIN_S
-            else:
+            if not standing.away <= self._copies.seen:
                 self._last = None  # until it is known what they have, nobody can tell what is missing
+            elif self._copies.all_dirty or standing != self._last or now() > self._again_at:
+                self._copies.all_dirty = False
+                self._copies.dirty.clear()
+                await self._pass(self._copies.catalogue.keys(), standing)
+                self._count(standing)
+                self._last, self._again_at = standing, now() + ALL_AGAIN_S
+            elif self._copies.dirty:
+                keys = list(self._copies.dirty)
+                self._copies.dirty.clear()
+                await self._pass(keys, standing)
+                if not self._copies.dirty and self._copies.fewest < standing.wanted:
+                    self._count(standing)
+            else:
+                await self._scrub_one(standing)
 
-    async def _pass(self, standing: Standing) -> bool:
-        """Look at every key once; whether all that was to be done was done."""
-        catalogue, well = self._copies.catalogue, True
-        keys = catalogue.keys()
+    def _count(self, standing: Standing) -> None:
+        catalogue = self._copies.catalogue
+        self._copies.fewest = copies_held(catalogue, catalogue.keys(), standing.here)
+
+    async def _pass(self, keys: Sequence[str], standing: Standing) -> None:
+        """Look at these keys once; those that are not right then are looked at again."""
         for first in range(0, len(keys), _BATCH):
             for key in keys[first : first + _BATCH]:
-                for step in list(steps(catalogue, key, standing, self._copies.writer.now())):
-                    well = await self._try(step, standing) and well
+                for step in list(steps(self._copies.catalogue, key, standing, self._copies.writer.now())):
+                    if not await self._try(step):
+                        self._copies.dirty[key] = None
             await asyncio.sleep(0)
-        self.fewest = copies_held(catalogue, keys, standing.here)
-        return well
 
-    async def _try(self, step: Step, planned: Standing) -> bool:
+    async def _try(self, step: Step) -> bool:
         try:
             if isinstance(step, CopyTo):
-                await self._copies.copy(step.entry, step.node)
-                self._log.info("a copy was made", key=step.entry.key, node=step.node)
+                if await self._copies.copy(step.entry, step.node):
+                    self._log.info("a copy was made", key=step.entry.key, node=step.node)
                 await asyncio.sleep(step.entry.size_bytes / RATE_BYTES_S)
                 return False  # what is too much elsewhere can go in the next round
             async with self._copies.lock(step.entry.key):
@@ -121,7 +133,7 @@ class Mender:
                 del self._copies.damaged[node, key]
             elif others:
                 del self._copies.damaged[node, key]
-                await self._try(CopyTo(entry, node), self._copies.standing())
+                await self._try(CopyTo(entry, node))
 
     async def _scrub_one(self, standing: Standing) -> None:
         """Have one node read one blob that it has."""

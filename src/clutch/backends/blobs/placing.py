@@ -46,11 +46,11 @@ Step = CopyTo | DropFrom
 class Standing(Struct, frozen=True):
     """The nodes as they are now."""
 
-    here: tuple[str, ...]
+    here: frozenset[str]
     """Connected, and it is known what they have."""
-    away: tuple[str, ...] = ()
+    away: frozenset[str] = frozenset()
     """Not connected, and expected to come back."""
-    lost: tuple[str, ...] = ()
+    lost: frozenset[str] = frozenset()
     """Given up; they may come back all the same."""
 
     @property
@@ -122,17 +122,17 @@ def steps(catalogue: Catalogue, key: str, standing: Standing, now: float) -> Ite
     if newest is None:
         return
     copies = catalogue.copies(key)
-    stale = [node for node in standing.here if node in copies and copies[node] != newest]
+    stale = [node for node in sorted(copies) if node in standing.here and copies[node] != newest]
     holders = catalogue.holders(newest)
-    here = [node for node in ranked(key, standing.here) if node in holders]
-    away = [node for node in standing.away if node in holders]
+    here = ranked(key, [node for node in holders if node in standing.here])
+    away = [node for node in holders if node in standing.away]
     if newest.gone and not stale and _is_forgotten(newest, copies, standing, now):
         for node in here:
             yield DropFrom(newest, node)
         return
     missing = standing.wanted - len(here) - len(away)
     if here and missing > 0:
-        places = [node for node in ranked(key, standing.here) if node not in holders]
+        places = ranked(key, [node for node in standing.here if node not in holders])
         for node in places[:missing]:
             yield CopyTo(newest, node)
         return  # what is stale or too much waits until the copies are there

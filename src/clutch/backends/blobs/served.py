@@ -1,7 +1,7 @@
 """Blobs that a master serves over HTTP, for those who share no storage with it: one workspace of the master's store.
 
 What is stored is as safe as that store: a folder on the master's machine is one copy, an object store is what it is.
-(Copies on the disks of two agents, so that the loss of one machine loses nothing, are another way that is not built.)
+(``clutch master --blobs agents:`` makes that two copies on two agents' disks: one lost machine loses nothing.)
 
 A file larger than a part goes in parts, each named by its hash, and is joined at the master: a ``put_file`` that was
 cut off sends only what is missing. Every read is of one version (``If-Match``), and a whole one is checked here.

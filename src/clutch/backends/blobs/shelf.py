@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -97,7 +96,7 @@ class BlobShelf:
         self._index: dict[str, Entry] | None = None
         self._changing: set[str] = set()
         self._works: set[asyncio.Task[Any]] = set()
-        self._reading = asyncio.Lock()
+        self._scan: asyncio.Task[dict[str, Entry]] | None = None
         self._log = structlog.get_logger("clutch.shelf")
 
     async def entries(self) -> list[Entry]:
@@ -128,7 +127,7 @@ class BlobShelf:
                 first = number * PIECE_BYTES
                 piece = await self._piece(foot, number)
                 yield piece[max(0, start - first) : stop - first]
-        except (Corrupt, NotFound) as error:
+        except ClutchError as error:
             if self._index is None or self._index.get(entry.key) != entry or entry.key in self._changing:
                 raise self._missing(entry.key) from None  # replaced while it was read
             if isinstance(error, NotFound):
@@ -209,16 +208,22 @@ class BlobShelf:
     # -- what is there -------------------------------------------------------------------------------------------
 
     async def _known(self) -> dict[str, Entry]:
-        async with self._reading:
+        if self._index is None:
+            if self._scan is None or self._scan.done():
+                self._scan = asyncio.ensure_future(self._look())
+            found = await asyncio.shield(self._scan)  # many files take a while: whoever gives up does not end it
             if self._index is None:
-                found: dict[str, Entry] = {}
-                async for page in self._store.list():
-                    for listed in page:
-                        entry = await self._found(listed.key)
-                        if entry is not None:
-                            found[entry.key] = entry
                 self._index = found
         return self._index
+
+    async def _look(self) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        async for page in self._store.list():
+            for listed in page:
+                entry = await self._found(listed.key)
+                if entry is not None:
+                    found[entry.key] = entry
+        return found
 
     async def _found(self, where: str) -> Entry | None:
         """The version in this file; a damaged one is not there, so that another copy takes its place."""
@@ -263,10 +268,6 @@ def _decode(body: bytes, subject: str) -> Foot:
         raise corrupt(subject, f"its foot cannot be read: {wrong}") from wrong
 
 
-class _Aborted(Exception):
-    """Nobody wants this any more."""
-
-
 class BlobWriting:
     """A version being written. Less than a piece stays in memory until it is committed."""
 
@@ -309,8 +310,6 @@ class BlobWriting:
     async def _stream(self) -> AsyncIterator[bytes]:
         while (piece := await self._pieces.get()) is not None:
             yield piece
-        if not self._ended:
-            raise _Aborted
 
     async def commit(self, mark: Mark) -> Entry:
         rest = bytes(self._held)
@@ -341,6 +340,6 @@ class BlobWriting:
     async def abort(self) -> None:
         if self._putting is not None and not self._ended:
             self._putting.cancel()
-            with suppress(ClutchError, _Aborted, asyncio.CancelledError):
-                await asyncio.wait([self._putting])
-                self._putting.result()
+            await asyncio.wait([self._putting])
+            if not self._putting.cancelled():
+                self._putting.exception()  # it failed by itself, which nobody needs to know any more

@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import get
 
+from clutch.backends.blobs.agents import AgentBlobs
 from clutch.master.promises import promises
 from clutch.master.services import Services
 from clutch.wire.access import Needs
@@ -17,7 +18,7 @@ from clutch.wire.version import VERSION
 async def get_master(services: Services) -> MasterInfo:
     """This master: its term, its store, and what it promises."""
     state = await services.loop.settled()
-    settings = services.settings
+    settings, blobs = services.settings, services.blobs
     return MasterInfo(
         cluster=settings.cluster,
         version=VERSION,
@@ -29,7 +30,7 @@ async def get_master(services: Services) -> MasterInfo:
         started_at=services.loop.led_at,
         nodes=len(state.nodes),
         tasks=len(state.tasks),
-        promises=promises(settings),
+        promises=promises(settings, blobs.copies.fewest if isinstance(blobs, AgentBlobs) else 0),
     )
 
 
