@@ -15,7 +15,9 @@ def master(
     port: Annotated[int, typer.Option(help="0: the port used last time, else the first free one from 8620.")] = 0,
     db: Annotated[str, typer.Option(help="postgresql://...; empty: SQLite in the data folder.")] = "",
     data: Annotated[Path | None, typer.Option(help="Its folder.")] = None,
-    blobs: Annotated[str, typer.Option(help="Where code and files are kept: a folder, s3://..., or agents: (two agents' disks).")] = "",
+    blobs: Annotated[
+        str, typer.Option(help="Where code and files are kept: a folder, s3://..., or agents: for their own disks.")
+    ] = "",
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "clutch",
     url: Annotated[str, typer.Option(help="How others reach this master, if not by host and port.")] = "",
     tls_cert: Annotated[str, typer.Option(help="Certificate file.")] = "",

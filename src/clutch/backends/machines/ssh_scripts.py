@@ -49,8 +49,8 @@ if ! (set -C; printf '%s\n%s\n' "$machine" "$pool" > "$folder/current") 2>/dev/n
     if [ "$(sed -n 1p "$folder/current")" != "$machine" ]; then echo taken; exit 0; fi
 fi
 mkdir -p "$place"
-cat > "$place/token.new"
-mv "$place/token.new" "$place/token"
+cat > "$place/token.$$"
+mv "$place/token.$$" "$place/token"
 pid="$(agents "$data")"
 if [ -z "$pid" ]; then
     cd /
