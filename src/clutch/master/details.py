@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from clutch.core.member import PRESENT, Member
 from clutch.core.scheduling.plan import Plan
 from clutch.core.state import State
@@ -18,6 +20,7 @@ from clutch.wire.link import MemberUse
 from clutch.wire.outcomes import TaskState
 from clutch.wire.schedule import Placement
 from clutch.wire.specs import Members, PoolSpec
+from clutch.wire.views import TaskView
 
 Plans = Mapping[PoolName, Plan]
 
@@ -48,6 +51,17 @@ def member_detail(state: State, member: Member, monitor: Monitor) -> MemberDetai
         notices=use.notices,
         ports=use.ports,
     )
+
+
+def whereabouts(state: State, view: TaskView, monitor: Monitor) -> TaskView:
+    """A task as lists show it: where a running one is, and with which backend, unless there is more to say of it."""
+    if view.state != TaskState.RUNNING or view.detail:
+        return view
+    members = [m for m in state.members_of(TaskId(view.key)) if m.placement is not None]
+    nodes = dict.fromkeys(m.placement.node for m in members if m.placement is not None)
+    ways = dict.fromkeys(use.backend for m in members if (use := use_of(state, m, monitor)) is not None)
+    words = (f"on {', '.join(nodes)}" if len(nodes) < 4 else f"on {len(nodes)} nodes") if nodes else ""
+    return msgspec.structs.replace(view, detail=" with ".join(filter(None, (words, " and ".join(ways)))))
 
 
 def use_of(state: State, member: Member, monitor: Monitor) -> MemberUse | None:

@@ -134,3 +134,11 @@ def test_a_second_machine_joins_by_the_line_that_is_printed(home: Home) -> None:
         end_members(home.folder / "second")
     wrong = [*words[:-1], "sha256:" + "0" * 64, "--name", "third", f"--data={home.folder / 'third'}"]
     assert "fingerprint" in home.clutch(*wrong, ok=False)
+
+
+def test_a_list_says_where_and_how_a_task_runs(home: Home) -> None:
+    home.clutch("up")
+    count(home, "seen", 200)
+    node = home.read("agent", "list")[0]["key"]
+    until(lambda: home.read("ps")[0]["detail"] == f"on {node} with process", "ps says where it runs")
+    home.clutch("kill", "seen")

@@ -14,7 +14,7 @@ from litestar.params import Parameter
 from clutch.master.access.caller import Caller
 from clutch.master.api.code import share_code
 from clutch.master.api.paging import After, Limit, StateWord, Word, check_cursor, paged, words
-from clutch.master.details import member_detail, use_of, waiting_of
+from clutch.master.details import member_detail, use_of, waiting_of, whereabouts
 from clutch.master.finding import find_task
 from clutch.master.history import History
 from clutch.master.sentences import of_ended, of_live
@@ -139,7 +139,9 @@ async def list_tasks(
     if asked or visible is not None:
         where["workspace"] = asked
     found = await services.journal.page(TaskView.table, where, window.order, window.after, window.limit + 1)
-    return paged(cast(list[TaskView], found), window.limit, lambda view: view.key)
+    state = services.loop.state
+    shown = [whereabouts(state, cast(TaskView, view), services.monitor) for view in found]
+    return paged(shown, window.limit, lambda view: view.key)
 
 
 @get(TASK, operation_id="get_task", tags=["tasks"], opt={"needs": Needs.VIEWER})
