@@ -27,7 +27,7 @@ def test_a_shell_runs_there_and_its_exit_code_comes_back(admin: User, cluster: C
     screen.until("17 91")
     screen.until("on-n")
     # It says so itself once it listens: a shell may lose an interrupt in the moment in which it starts a command.
-    screen.type("sh -c 'trap \"echo cau\"\"ght; exit\" INT; echo a\"\"sleep; while :; do sleep 1; done'\n")
+    screen.type('sh -c \'trap "echo cau""ght; exit" INT; echo a""sleep; while :; do sleep 1; done\'\n')
     screen.until("asleep")
     screen.type("\x03")  # goes there, not here
     screen.until("caught")
