@@ -8,7 +8,8 @@ from litestar import get, post
 from litestar.params import Parameter
 
 from clutch.master.access.caller import Caller
-from clutch.master.api import blobs, names
+from clutch.master.api.blobs import ROUTES as BLOB_ROUTES
+from clutch.master.api.names import ROUTES as NAME_ROUTES
 from clutch.master.push.standing import require_member
 from clutch.master.services import Services
 from clutch.wire.access import Needs
@@ -146,4 +147,4 @@ RUN_ROUTES: list[Any] = [
     list_run_checkpoints,
     get_run_checkpoint,
 ]
-ROUTES: list[Any] = [*RUN_ROUTES, *names.ROUTES, *blobs.ROUTES]
+ROUTES: list[Any] = [*RUN_ROUTES, *NAME_ROUTES, *BLOB_ROUTES]

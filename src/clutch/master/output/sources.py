@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,8 +78,8 @@ class Cut(msgspec.Struct, frozen=True):
     """Behind ``end`` there is at most a unit that has no end yet."""
 
 
-class Source:
-    """A stream that is being read. ``step`` reads on until ``exhausted``; what it finds is in ``lines``.
+class Source(ABC):
+    """A stream that is being read one way. ``step`` reads on until ``exhausted``; what it finds is in ``lines``.
 
     ``position`` is where reading goes on; each line on the near side of it is in ``lines``, was taken or passed over.
     """
@@ -100,17 +101,18 @@ class Source:
         self._limit_bytes = 2 * SEGMENT_BYTES
 
     @property
+    @abstractmethod
     def cursor(self) -> int:
         """Where a later reading goes on, so that it sees what was not taken from ``lines``."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def key(self) -> tuple[float, int, int]:
         """The place of the next line among those of other streams; a guess while none was read."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def step(self) -> None:
-        raise NotImplementedError
+        """Read a piece more; what it holds is then in ``lines``."""
 
     async def _rows(self, span: Span) -> list[Segment]:
         return await self.shared.store.segments(span)
