@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from clutch.core import controller as c
+from clutch.core.allocation import Allocation
 from clutch.core.deadlines import Due
 from clutch.core.decisions import allocations, cluster, controllers, leases, machines, members, tasks
 from clutch.core.decisions.controllers import News
@@ -52,6 +53,7 @@ HANDLERS: dict[type[e.Event], Callable[[State, Any, float], Facts]] = {
     e.WithdrawLease: leases.withdraw,
     e.IdleLease: leases.idle,
     e.ReuseLease: leases.reuse,
+    e.SettleEffect: controllers.settle_effect,
 }
 
 HAPPENINGS_MAX = 10_000
@@ -133,7 +135,21 @@ def _news(state: State, fact: f.Fact) -> tuple[str, c.Happening] | None:
         case f.TaskEnded(task, reason, detail):
             controller = state.tasks[task].controller
             return (controller, c.TaskEnded(task, reason, detail)) if controller else None
+        case f.AllocationGranted(task, epoch, members) if state.tasks[task].controller:
+            nodes = tuple(dict.fromkeys(placed.placement.node for placed in members))
+            return state.tasks[task].controller, c.RunBegan(task, epoch, nodes)
+        case f.AllocationEnded(task, epoch) if state.tasks[task].controller:
+            return state.tasks[task].controller, _run_ended(state.allocations[task], fact.failures)
+        case f.CheckpointCommitted(task, epoch, checkpoint, step) if state.tasks[task].controller:
+            saved = c.CheckpointSaved(task, epoch, checkpoint, step, fact.size_bytes, fact.storage)
+            return state.tasks[task].controller, saved
         case f.MemberWanted(member) if member in state.members:
             owner = state.tasks[member.task]
             return (owner.controller, c.MemberGone(member)) if owner.controller else None
     return None
+
+
+def _run_ended(allocation: Allocation, failures: int) -> c.RunEnded:
+    assert allocation.verdict is not None
+    asked = allocation.leave.reason if allocation.leave is not None else None
+    return c.RunEnded(allocation.task, allocation.epoch, allocation.verdict, asked, allocation.detail, failures)

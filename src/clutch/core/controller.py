@@ -7,16 +7,18 @@ says as a ``Note``: notes are journaled, and ``apply`` folds them into its own s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, Protocol
 
 import msgspec
 
-from clutch.wire.ids import MemberId, TaskId
-from clutch.wire.outcomes import EndReason
+from clutch.wire.ids import Epoch, MemberId, NodeId, TaskId
+from clutch.wire.journal import Gone
+from clutch.wire.outcomes import EndReason, Verdict
 from clutch.wire.schedule import PreemptReason
 from clutch.wire.specs import TaskSpec
+from clutch.wire.views import View
 
 # -- what it is told ----------------------------------------------------------------------------------------------
 
@@ -29,6 +31,40 @@ class TaskEnded(msgspec.Struct, frozen=True, tag=True):
     task: TaskId
     reason: EndReason
     detail: str = ""
+
+
+class RunBegan(msgspec.Struct, frozen=True, tag=True):
+    """A task of its has been given resources; its members start."""
+
+    task: TaskId
+    epoch: Epoch
+    nodes: tuple[NodeId, ...] = ()
+
+
+class RunEnded(msgspec.Struct, frozen=True, tag=True):
+    """An allocation of one of its tasks is over. ``asked`` is why it had been asked to leave, if it had.
+
+    The task ends (``TaskEnded`` comes next), waits in the queue again, or is paused.
+    """
+
+    task: TaskId
+    epoch: Epoch
+    verdict: Verdict
+    asked: PreemptReason | None = None
+    detail: str = ""
+    failures: int = 0
+    """How often the task's own program has failed by now."""
+
+
+class CheckpointSaved(msgspec.Struct, frozen=True, tag=True):
+    """A task of its has committed a checkpoint, from which a later start resumes."""
+
+    task: TaskId
+    epoch: Epoch
+    checkpoint: str
+    step: int
+    size_bytes: int = 0
+    storage: str = ""
 
 
 class MemberGone(msgspec.Struct, frozen=True, tag=True):
@@ -46,7 +82,10 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
-    """Somebody has something to say to it: its user, or a lane that committed a value it waits for."""
+    """Somebody has something to say to it: its user, or a lane that committed a value it waits for.
+
+    What it cannot do it refuses by raising, before its first wish: whoever told it hears that.
+    """
 
     payload: bytes
 
@@ -55,7 +94,7 @@ class Woken(msgspec.Struct, frozen=True, tag=True):
     """The alarm it set has gone off."""
 
 
-Happening = Opened | TaskEnded | Refused | MemberGone | Told | Woken
+Happening = Opened | TaskEnded | RunBegan | RunEnded | CheckpointSaved | Refused | MemberGone | Told | Woken
 
 # -- what it may wish ---------------------------------------------------------------------------------------------
 
@@ -72,6 +111,54 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
     task: TaskId
     reason: PreemptReason = PreemptReason.STOPPED
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """Let a task checkpoint and leave; it holds nothing until it is resumed."""
+
+    task: TaskId
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """Queue a paused task again."""
+
+    task: TaskId
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """End a task now."""
+
+    task: TaskId
+
+
+class SetPriority(msgspec.Struct, frozen=True, tag=True):
+    task: TaskId
+    priority: int
+
+
+class ForbidRestarts(msgspec.Struct, frozen=True, tag=True):
+    """The next failure of this task's program is its last."""
+
+    task: TaskId
+
+
+class Exclude(msgspec.Struct, frozen=True, tag=True):
+    """Never place this task on that node again."""
+
+    task: TaskId
+    node: NodeId
+
+
+class Owe(msgspec.Struct, frozen=True, tag=True):
+    """Something must happen outside, at least once, whatever becomes of this workload: a webhook, say.
+
+    ``kind`` names who performs it (``master/effects``); ``token`` is chosen here and never used again.
+    """
+
+    token: str
+    kind: str
+    payload: bytes
+    due_at: float = 0.0
 
 
 class SetCount(msgspec.Struct, frozen=True, tag=True):
@@ -100,7 +187,10 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     detail: str = ""
 
 
-Wish = Create | Stop | SetCount | Note | Wake | Close
+Wish = (
+    Create | Stop | Pause | Resume | Kill | SetPriority | ForbidRestarts | Exclude | SetCount
+    | Owe | Note | Wake | Close
+)  # fmt: skip
 
 
 class Controller(Protocol):
@@ -118,6 +208,10 @@ class Controller(Protocol):
 
     def apply(self, own: Any, note: bytes) -> Any:
         """Its state after one of its notes. Total; knows no clock and no chance."""
+        ...
+
+    def rows(self, own: Any, notes: Sequence[bytes]) -> Iterable[View | Gone]:
+        """The rows of its views that these notes, already applied, have changed. Pure, like ``apply``."""
         ...
 
     def dump(self, own: Any) -> bytes:

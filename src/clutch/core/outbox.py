@@ -1,7 +1,8 @@
 """What a batch of facts owes to the outside, and what it settles: outbox items, in the same transaction as the facts.
 
 An item waits exactly as long as the state says that it must: a launch while its machine is asked for and unanswered, a
-termination while its machine is being stopped. So a master that starts needs nothing but the items themselves.
+termination while its machine is being stopped, what a workload owes until it is settled. So a master that starts needs
+nothing but the items themselves.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ def outbox(state: State, recorded: Iterable[Recorded]) -> Owed:
                 items += _item(state, TERMINATE, machine, token, entry.at)
             case f.MachineStray(machine, _, _, token):
                 items += _item(state, TERMINATE, machine, token, entry.at)
+            case f.EffectOwed(_, token, kind, payload, due_at):
+                items.append(OutboxItem(token, kind, due_at, payload))
+            case f.EffectSettled(token):
+                delivered.append(token)
             case f.MachineGone(machine):
                 delivered += [launch_token(machine), terminate_token(machine)]
     return Owed(tuple(items), tuple(delivered))

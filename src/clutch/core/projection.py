@@ -31,6 +31,9 @@ def project(state: State, touched: Touched) -> tuple[View | Gone, ...]:
     found += [lease_view(lease) for lease in touched.ended_leases.values()]
     found += [machine_view(state.machines[name]) for name in touched.machines if name in state.machines]
     found += [machine_view(machine) for name, machine in touched.ended_machines.items() if name not in state.machines]
+    for controller, notes in touched.notes.items():
+        workload = state.workloads.get(controller) or touched.ended_workloads[controller]
+        found += state.controllers[workload.kind].rows(workload.own, notes)
     return tuple(found)
 
 

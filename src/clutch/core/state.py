@@ -190,3 +190,6 @@ class Touched:
         self.removed_nodes: dict[NodeId, None] = {}
         self.machines: dict[MachineId, None] = {}
         self.ended_machines: dict[MachineId, Machine] = {}
+        self.notes: dict[str, list[bytes]] = {}
+        """What workloads noted."""
+        self.ended_workloads: dict[str, Workload] = {}

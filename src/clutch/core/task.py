@@ -58,6 +58,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     setbacks: int = 0
     """How often in a row infrastructure failed it."""
     rest_until: float = 0.0
+    final: bool = False
+    """The next failure of its program is the last, whatever its spec allows."""
     checkpoint: str = ""
     step: int = 0
     counts: dict[str, int] = {}
@@ -149,6 +151,6 @@ def after_allocation(task: Task, verdict: Verdict) -> Next:
     failures = task.failures + (verdict is Verdict.FAILED)
     if task.wish in END_OF_WISH:
         return Next(TaskState.ENDED, failures, END_OF_WISH[task.wish])
-    if failures > task.spec.max_restarts:
+    if failures > (task.failures if task.final else task.spec.max_restarts):
         return Next(TaskState.ENDED, failures, EndReason.FAILED)
     return Next(TaskState.PAUSED if task.wish is TaskWish.PAUSE else TaskState.QUEUED, failures)

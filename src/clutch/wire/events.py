@@ -210,6 +210,8 @@ class CommitCheckpoint(Event, frozen=True, tag="commit_checkpoint"):
     fence: Fence
     checkpoint: str
     step: int
+    size_bytes: int = 0
+    storage: str = ""
 
 
 class ReachLanes(Event, frozen=True, tag="reach_lanes"):
@@ -259,9 +261,16 @@ class ReuseLease(Event, frozen=True, tag="reuse_lease"):
     use: int
 
 
+class SettleEffect(Event, frozen=True, tag="settle_effect"):
+    """What a workload owed to the outside is done, or is given up."""
+
+    token: str
+
+
 AnyEvent = (
     BeginTerm | PutPool | SetQuota | RemoveQuota | Reported | Silent | DrainNode | OpenNode | DisableSlots
     | RemoveNode | Tick
     | Submit | Pause | Resume | Cancel | Kill | Resize | SetPriority | ExcludeNode | OpenController | TellController
     | AckLeave | DeclareFinished | CommitCheckpoint | ReachLanes | AskLease | WithdrawLease | IdleLease | ReuseLease
+    | SettleEffect
 )  # fmt: skip

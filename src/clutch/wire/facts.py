@@ -204,6 +204,15 @@ class CheckpointCommitted(Fact, frozen=True, tag="checkpoint_committed"):
     epoch: Epoch
     checkpoint: str
     step: int
+    size_bytes: int = 0
+    storage: str = ""
+    """The address of the store that holds its files; empty: its workspace's blobs."""
+
+
+class RestartsForbidden(Fact, frozen=True, tag="restarts_forbidden"):
+    """The next failure of its program is the last."""
+
+    task: TaskId
 
 
 # -- allocations --------------------------------------------------------------------------------------------------
@@ -410,6 +419,25 @@ class ControllerClosed(Fact, frozen=True, tag="controller_closed"):
     detail: str = ""
 
 
+# -- what is owed to the outside ----------------------------------------------------------------------------------
+
+
+class EffectOwed(Fact, frozen=True, tag="effect_owed"):
+    """A workload wants something to happen outside; it waits in the outbox until it has."""
+
+    controller: str
+    token: str
+    kind: str
+    payload: bytes
+    due_at: float
+
+
+class EffectSettled(Fact, frozen=True, tag="effect_settled"):
+    """It has happened, or was given up."""
+
+    token: str
+
+
 AnyFact = (
     TermBegan | PoolPut | QuotaSet | QuotaRemoved | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
     | SlotsDisabled | NodeRemoved | MachineAsked | MachineLaunched | MachineFailed | MachineIdle | MachineStopAsked
@@ -418,6 +446,7 @@ AnyFact = (
     | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
     | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached
     | LeaseWanted | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded
+    | RestartsForbidden | EffectOwed | EffectSettled
     | ControllerOpened | ControllerNoted | ControllerAlarmed | ControllerClosed
 )  # fmt: skip
 

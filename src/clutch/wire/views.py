@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
+from clutch.wire.experiment_views import CheckpointRow, ExperimentArchive, ExperimentView, TrialView, WorkloadView
+
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     table: ClassVar[str] = "tasks"
@@ -96,5 +98,11 @@ class MachineView(msgspec.Struct, frozen=True, kw_only=True):
     """0 while it holds something."""
 
 
-View = TaskView | AllocationView | NodeView | LeaseView | MachineView
-VIEWS: tuple[type[View], ...] = (TaskView, AllocationView, NodeView, LeaseView, MachineView)
+View = (
+    TaskView | AllocationView | NodeView | LeaseView | MachineView
+    | ExperimentView | TrialView | WorkloadView | CheckpointRow | ExperimentArchive
+)  # fmt: skip
+VIEWS: tuple[type[View], ...] = (
+    TaskView, AllocationView, NodeView, LeaseView, MachineView,
+    ExperimentView, TrialView, WorkloadView, CheckpointRow, ExperimentArchive,
+)  # fmt: skip

@@ -68,7 +68,9 @@ def commit_checkpoint(state: State, event: e.CommitCheckpoint, now: float) -> Fa
             next_step="Name the checkpoint and give its step, at least 0.",
         )
     if event.checkpoint != task.checkpoint and (not task.checkpoint or event.step >= task.step):
-        yield f.CheckpointCommitted(event.task, allocation.epoch, event.checkpoint, event.step)
+        yield f.CheckpointCommitted(
+            event.task, allocation.epoch, event.checkpoint, event.step, event.size_bytes, event.storage
+        )
 
 
 def leave_due(state: State, task: TaskId, now: float) -> Facts:

@@ -42,6 +42,29 @@ def alarm_due(state: State, controller: str, news: News) -> Facts:
     news.append((controller, c.Woken()))
 
 
+def settle_effect(state: State, event: e.SettleEffect, now: float) -> Facts:
+    """What was owed to the outside has happened, or never will. Said twice, it is so once: the outbox forgets it."""
+    yield f.EffectSettled(event.token)
+
+
+def _move(state: State, wish: c.Wish, cause: str, now: float) -> Facts:
+    """What a controller may ask of a task that lives. What no longer makes sense for it changes nothing."""
+    try:
+        match wish:
+            case c.Pause(task) if task in state.tasks:
+                yield from tasks.pause(state, e.Pause(cause=cause, task=task), now)
+            case c.Resume(task) if task in state.tasks:
+                yield from tasks.resume(state, e.Resume(cause=cause, task=task), now)
+            case c.Kill(task) if task in state.tasks:
+                yield from tasks.kill(state, e.Kill(cause=cause, task=task), now)
+            case c.SetPriority(task, priority) if task in state.tasks:
+                yield from tasks.set_priority(state, e.SetPriority(cause=cause, task=task, priority=priority), now)
+            case c.Exclude(task, node) if task in state.tasks:
+                yield from tasks.exclude_node(state, e.ExcludeNode(cause=cause, task=task, node=node), now)
+    except ClutchError:
+        return  # it is ending already, or the node is gone; each of these refuses before its first fact
+
+
 def tell(state: State, news: News, now: float, rng: Random) -> Facts:
     """Ask the first controller on the list what follows, and carry out its wishes in order.
 
@@ -64,6 +87,13 @@ def tell(state: State, news: News, now: float, rng: Random) -> Facts:
             case c.Stop(task, reason):
                 if task in state.tasks:
                     yield from tasks.cancel(state, e.Cancel(cause=cause, task=task, reason=reason), now)
+            case c.Pause(task) | c.Resume(task) | c.Kill(task) | c.SetPriority(task) | c.Exclude(task):
+                yield from _move(state, wish, cause, now)
+            case c.ForbidRestarts(task):
+                if task in state.tasks and not state.tasks[task].final:
+                    yield f.RestartsForbidden(task)
+            case c.Owe(token, kind, payload, due_at):
+                yield f.EffectOwed(controller, token, kind, payload, due_at or now)
             case c.SetCount(task, role, count):
                 resize = e.Resize(cause=cause, task=task, role=role, count=count)
                 try:

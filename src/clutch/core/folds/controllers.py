@@ -24,6 +24,7 @@ def _controller_noted(state: State, fact: f.ControllerNoted, recorded: Recorded)
     workload = state.workloads[fact.controller]
     own = state.controllers[workload.kind].apply(workload.own, fact.note)
     state.workloads[fact.controller] = replace(workload, own=own)
+    state.touched.notes.setdefault(fact.controller, []).append(fact.note)
 
 
 def _controller_alarmed(state: State, fact: f.ControllerAlarmed, recorded: Recorded) -> None:
@@ -36,7 +37,11 @@ def _controller_alarmed(state: State, fact: f.ControllerAlarmed, recorded: Recor
 
 def _controller_closed(state: State, fact: f.ControllerClosed, recorded: Recorded) -> None:
     state.deadlines.clear(Due.ALARM, fact.controller)
-    del state.workloads[fact.controller]
+    state.touched.ended_workloads[fact.controller] = state.workloads.pop(fact.controller)
+
+
+def _nothing(state: State, fact: f.Fact, recorded: Recorded) -> None:
+    """The outbox remembers it."""
 
 
 HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
@@ -44,4 +49,6 @@ HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
     f.ControllerNoted: _controller_noted,
     f.ControllerAlarmed: _controller_alarmed,
     f.ControllerClosed: _controller_closed,
+    f.EffectOwed: _nothing,
+    f.EffectSettled: _nothing,
 }

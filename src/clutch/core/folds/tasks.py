@@ -109,9 +109,14 @@ def _checkpoint_committed(state: State, fact: f.CheckpointCommitted, recorded: R
     put_task(state, replace(state.tasks[fact.task], checkpoint=fact.checkpoint, step=fact.step))
 
 
+def _restarts_forbidden(state: State, fact: f.RestartsForbidden, recorded: Recorded) -> None:
+    put_task(state, replace(state.tasks[fact.task], final=True))
+
+
 HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
     f.TaskSubmitted: _task_submitted,
     f.TaskWished: _task_wished,
+    f.RestartsForbidden: _restarts_forbidden,
     f.TaskMoved: _task_moved,
     f.TaskEnded: _task_ended,
     f.RoleResized: _role_resized,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import Litestar, Router
@@ -46,6 +47,7 @@ from clutch.master.api import (
 from clutch.master.api.envelope import Envelope, note_failure
 from clutch.master.api.errors import answer_error
 from clutch.master.api.guard import check_routes, make_guard
+from clutch.master.parts import Part
 from clutch.master.prometheus import Traffic
 from clutch.master.services import Services
 from clutch.wire.version import VERSION
@@ -94,12 +96,23 @@ def _openapi() -> OpenAPIConfig:
     )
 
 
+_UNCHECKED: Any = SkipValidation[object]
+"""The type of what is handed to routes as it is."""
+
+
 def all_routes() -> list[Any]:
     """Every route of every file."""
     return [route for file in FILES for route in file.ROUTES]
 
 
-def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
+def _give(value: Any) -> Any:
+    async def give() -> Any:
+        return value
+
+    return give
+
+
+def make_app(services: Services, routes: list[Any] | None = None, parts: Sequence[Part] = ()) -> Litestar:
     """The app that answers for these services. ``BrokenInvariant`` when a route does not say what it needs."""
 
     async def give_services() -> Any:
@@ -111,16 +124,24 @@ def make_app(services: Services, routes: list[Any] | None = None) -> Litestar:
     async def keep_failure(error: Exception, scope: Any) -> None:
         note_failure(error, scope)
 
+    given = {"services": Provide(give_services), "caller": Provide(give_caller)}
+    types: dict[str, Any] = {"Services": SkipValidation[Services], "Caller": SkipValidation[Caller]}
+    for part in parts:
+        given[part.name] = Provide(_give(part.value))
+        types[type(part.value).__name__] = _UNCHECKED
     traffic = Traffic()
     traffic.watch(services.loop)
     with warnings.catch_warnings():
         # Litestar 2 warns of markers that its version 3 will want in signatures (FromPath, JSONBody)
         warnings.simplefilter("ignore", LitestarDeprecationWarning)
         app = App(
-            route_handlers=all_routes() if routes is None else routes,
+            route_handlers=[
+                *(all_routes() if routes is None else routes),
+                *(route for part in parts for route in part.routes),
+            ],
             guards=[make_guard(services.access)],
-            dependencies={"services": Provide(give_services), "caller": Provide(give_caller)},
-            signature_namespace={"Services": SkipValidation[Services], "Caller": SkipValidation[Caller]},
+            dependencies=given,
+            signature_namespace=types,
             exception_handlers={Exception: answer_error},
             after_exception=[keep_failure],
             openapi_config=_openapi(),

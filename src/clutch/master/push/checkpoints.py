@@ -81,28 +81,30 @@ class Checkpoints:
                 next_step="Pack many small files into fewer.",
             )
         await self._blobs.put(_pending(task, checkpoint), content)
-        await self._decide(standing, checkpoint, manifest.step)
+        await self._decide(standing, view)
         await self._blobs.put(_key(task, checkpoint), content)
         with suppress(ClutchError):  # it is listed; what is left of the first step does no harm
             await self._blobs.delete(_pending(task, checkpoint))
         return self._marked(view)
 
-    async def _decide(self, standing: Standing, checkpoint: str, step: int) -> None:
+    async def _decide(self, standing: Standing, view: CheckpointView) -> None:
         member = standing.member.member
         event = e.CommitCheckpoint(
             cause=f"task:{member}",
             task=member.task,
             member=member,
             fence=standing.fence,
-            checkpoint=checkpoint,
-            step=step,
+            checkpoint=view.id,
+            step=view.step,
+            size_bytes=view.size_bytes,
+            storage=view.storage,
         )
         await self._loop.ask(event)
         last = self._loop.state.tasks.get(member.task)
-        if checkpoint not in self._decided and (last is None or last.checkpoint != checkpoint):
+        if view.id not in self._decided and (last is None or last.checkpoint != view.id):
             raise Conflict(
-                f"step {step} is behind the last committed one",
-                object=f"checkpoint {checkpoint}",
+                f"step {view.step} is behind the last committed one",
+                object=f"checkpoint {view.id}",
                 next_step="Commit checkpoints in the order of their steps.",
             )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -34,6 +34,7 @@ from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest, ClutchError, TooLarge
 from clutch.wire.ids import Fence, MemberId, TaskId
+from clutch.wire.metrics import MetricBatch
 from clutch.wire.push import (
     GATHER_MAX_BYTES,
     MEETING_MAX_S,
@@ -59,6 +60,7 @@ TRASH_MAX = 100_000
 MESSAGE_MAX = 1_000
 
 Member = tuple[MemberId, Fence]
+AfterMetrics = Callable[[MemberId, Fence, tuple[MetricBatch, ...]], Awaitable[None]]
 
 WAKING = (
     f.LeaveAsked, f.LeaveAcked, f.MemberLeaveAsked, f.MemberEnding, f.MemberExited, f.MemberLost, f.MemberWanted,
@@ -87,6 +89,8 @@ class Push:
         self.names = NamesService(blobs, monotonic, self.bells, self.lead.confirm, self._first_token)
         self.shelves = Shelves(blobs, clock.now)
         self.meetings = Meetings(blobs, clock.now, self.bells, self._discard)
+        self.after_metrics: list[AfterMetrics] = []
+        """Awaited when batches are durable and before that is said; the member hears what they raise."""
         self._metrics = metrics
         self._clock = clock
         self._progress: dict[TaskId, ProgressView] = {}
@@ -233,7 +237,10 @@ class Push:
     async def metrics(self, member: Member, said: PushMetrics) -> MetricsTaken:
         identity, fence = member
         self.stand(member)
-        return MetricsTaken(sequence=await self._metrics.write(identity, fence, said.batches))
+        sequence = await self._metrics.write(identity, fence, said.batches)
+        for after in self.after_metrics:
+            await after(identity, fence, said.batches)
+        return MetricsTaken(sequence=sequence)
 
     def progress(self, member: Member, said: Progress) -> None:
         if not 0.0 <= said.fraction <= 1.0:

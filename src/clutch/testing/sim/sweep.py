@@ -5,7 +5,7 @@ It is the simulator's own workload, and the shortest example of the contract in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 import msgspec
@@ -13,8 +13,10 @@ import msgspec
 from clutch.core import controller as c
 from clutch.wire.errors import BadRequest
 from clutch.wire.ids import TaskId
+from clutch.wire.journal import Gone
 from clutch.wire.outcomes import EndReason
 from clutch.wire.specs import TaskSpec
+from clutch.wire.views import View
 
 
 class SweepSpec(msgspec.Struct, frozen=True):
@@ -96,6 +98,9 @@ class SweepController:
             return msgspec.structs.replace(own, created=own.created + 1, live=(*own.live, noted.task))
         left = tuple(t for t in own.live if t != noted.task)
         return msgspec.structs.replace(own, live=left, done=own.done + noted.well)
+
+    def rows(self, own: Sweep, notes: Sequence[bytes]) -> Iterable[View | Gone]:
+        return ()
 
     def dump(self, own: Sweep) -> bytes:
         return msgspec.msgpack.encode(own)

@@ -1,0 +1,1 @@
+"""What people run on the cluster: experiments, notebooks, reinforcement learning."""
