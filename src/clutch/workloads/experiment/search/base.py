@@ -2,7 +2,7 @@
 
 A method is a decision maker like every other here: ``decide(state, event) -> actions``, and what it must remember it
 says as ``Remember``, which ``apply`` folds at once and at every start. ``apply`` knows no policy: a rung is entered
-where the fact says so. Chance comes from the experiment's seed and a trial's number alone (``search/sampling.py``), so the
+where the fact says so. Chance comes from the experiment's seed and a trial's number alone (``search/sampling.py``): the
 same spec makes the same trials in whatever order things happen.
 
 A *value* is the search metric with its sign turned so that smaller is better, and NaN as +infinity: methods never ask
