@@ -1,0 +1,73 @@
+"""An experiment's configuration as a file: YAML, JSON, or Python that sets ``config``."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clutch.wire.errors import BadRequest, NotFound
+
+PYTHON = ".py"
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], str]:
+    """What a file says, and its text. ``-`` is standard input."""
+    text = sys.stdin.read() if str(path) == "-" else _text(path)
+    if path.suffix == PYTHON:
+        return _python(path), text
+    from clutch.workloads.experiment.config import config_in
+
+    return config_in(text, str(path)), text
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound(
+            "there is no such file", object=str(path), next_step="Give a YAML, JSON or Python file."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"it cannot be read: {error}", object=str(path)) from None
+
+
+def _python(path: Path) -> dict[str, Any]:
+    """The file is the user's own program on the user's own machine: it is run as one."""
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        said = runpy.run_path(str(path)).get("config")
+    except Exception as error:
+        raise BadRequest(f"running it failed: {type(error).__name__}: {error}", object=str(path)) from error
+    finally:
+        sys.path.pop(0)
+    if not isinstance(said, dict):
+        raise BadRequest("it sets no 'config'", object=str(path), next_step="Write: config = {...}")
+    return said
+
+
+def overlaid(config: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """The configuration with ``path.to.field=VALUE`` laid over it; a value is read as YAML."""
+    if not settings:
+        return config
+    import copy
+
+    from clutch.workloads.experiment.config import config_in
+
+    config = copy.deepcopy(config)
+    for setting in settings:
+        path, given, text = setting.partition("=")
+        parts = path.split(".")
+        if not given or not all(parts):
+            step = "Write path.to.field=VALUE, for example searcher.max_trials=32."
+            raise BadRequest(f"{setting!r} sets nothing", object="--set", next_step=step)
+        place = config
+        for part in parts[:-1]:
+            inner = place.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise BadRequest(f"{part!r} holds no fields", object=f"--set {path}")
+            place = inner
+        place[parts[-1]] = config_in(f"value: {text}" if text else "value: ''", "--set")["value"]
+    return config
