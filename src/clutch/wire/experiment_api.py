@@ -8,7 +8,7 @@ import msgspec
 
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView
 from clutch.wire.experiment_words import Operation, SearchEvent
-from clutch.wire.metrics import Value
+from clutch.wire.metrics import SeriesPoint, Value
 from clutch.wire.push import Asked, CheckpointFile
 
 # -- submitting ---------------------------------------------------------------------------------------------------
@@ -140,6 +140,37 @@ class MovedExperiments(msgspec.Struct, frozen=True):
     items: tuple[MovedExperiment, ...]
 
 
+class TrialCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one trial over all its starts, by step; what a later start superseded is not in it."""
+
+    trial: int
+    key: str
+    points: tuple[SeriesPoint, ...]
+    total: int
+    """How many points there were before downsampling."""
+
+
+class WhyTrial(msgspec.Struct, frozen=True, kw_only=True):
+    trial: str
+    state: str
+    sentence: str
+
+
+class WhyExperiment(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an experiment stands and what it waits for: in one sentence, and of each trial that is not over."""
+
+    experiment: str
+    state: str
+    sentence: str
+    trials: tuple[WhyTrial, ...] = ()
+
+
+class Pinning(Asked, frozen=True):
+    """Who holds a checkpoint, in a word; empty: whoever asks."""
+
+    by: str = ""
+
+
 # -- a trial's own words ------------------------------------------------------------------------------------------
 
 
@@ -233,6 +264,21 @@ class DetachedBegun(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     checkpoint_step: int = 0
     heartbeat_s: float = 60.0
+
+
+class DetachedOutput(Asked, frozen=True):
+    """What a detached run printed: bytes of one stream from an offset on. A repeat is ignored, a hole refused."""
+
+    stream: str = "stdout"
+    offset: int
+    data: bytes
+    at: float = 0.0
+
+
+class OutputTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """Every byte of the stream before ``offset`` is durable."""
+
+    offset: int
 
 
 class EndDetached(Asked, frozen=True):

@@ -9,7 +9,7 @@ It stands beside the decision loop and never waits for it: own writer, own reade
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from clutch.wire.link import OutputCommitted
 from clutch.wire.output import OutputLine, OutputPage, OutputQuery, Retained, RetentionPolicy
 
 _AGED_ROWS = 500
+Watcher = Callable[[Sequence[OutputCommitted]], Awaitable[None]]
 
 
 class OutputLane:
@@ -41,6 +42,9 @@ class OutputLane:
         reading: ReaderSettings | None = None,
     ) -> None:
         self.store = store
+        self.watchers: list[Watcher] = []
+        """Awaited when more is durable, and when an agent asks how far it is, before either is said: what they decide
+        comes before the end of the allocation that printed it."""
         self._bell = Bell()
         self._writer = OutputWriter(store, self._bell, clock, writing)
         self._reader = OutputReader(store, self._bell, has_ended, reading)
@@ -57,11 +61,19 @@ class OutputLane:
 
     async def opened(self, member: MemberId, fence: Fence) -> OutputCommitted:
         """What the store has of an incarnation; its agent sends from there."""
-        return await self._writer.opened(member, fence)
+        committed = await self._writer.opened(member, fence)
+        await self._watched((committed,))
+        return committed
 
     async def write(self, frames: Sequence[Frame]) -> list[OutputCommitted]:
         """How far each incarnation named in the frames is, once all of them are durable. See ``OutputWriter.write``."""
-        return await self._writer.write(frames)
+        committed = await self._writer.write(frames)
+        await self._watched(committed)
+        return committed
+
+    async def _watched(self, committed: Sequence[OutputCommitted]) -> None:
+        for watcher in self.watchers:
+            await watcher(committed)
 
     def wake(self, task: TaskId) -> None:
         """Tell followers that the task has ended, so that they end too."""

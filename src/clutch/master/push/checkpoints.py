@@ -9,7 +9,7 @@ listed. An id is made from who begins it, at which step: beginning again gives t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -38,6 +38,8 @@ LISTED_MAX = 1_000
 DECIDED_KEPT = 10_000
 """Commits decided lately: one that another has overtaken since is still told that it was."""
 
+DecideGuest = Callable[[Standing, CheckpointView], Awaitable[None]]
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(CheckpointView)
 
@@ -50,6 +52,8 @@ class Checkpoints:
         self._blobs = blobs
         self._now = now
         self._decided: dict[str, None] = {}
+        self.decide_guest: DecideGuest | None = None
+        """Makes the commit of somebody who holds nothing of the cluster durable."""
 
     def begin(self, standing: Standing, wanted: BeginCheckpoint) -> CheckpointBegun:
         _check_words(wanted.step, wanted.label)
@@ -88,6 +92,9 @@ class Checkpoints:
         return self._marked(view)
 
     async def _decide(self, standing: Standing, view: CheckpointView) -> None:
+        if standing.is_guest and self.decide_guest is not None:
+            await self.decide_guest(standing, view)
+            return
         member = standing.member.member
         event = e.CommitCheckpoint(
             cause=f"task:{member}",
@@ -119,6 +126,12 @@ class Checkpoints:
         if found is None:
             raise NotFound("no such checkpoint was committed", object=f"checkpoint {checkpoint[:80]}")
         return self._marked(found)
+
+    async def forget(self, task: TaskId) -> None:
+        """Remove the record of every checkpoint of a task; their files are somebody else's to remove."""
+        keys = [listed.key async for page in self._blobs.list(f"{FOLDER}/{task}") for listed in page]
+        for key in keys:
+            await self._blobs.delete(key)
 
     async def of_task(self, task: TaskId) -> tuple[CheckpointView, ...]:
         """All committed ones, without their files, by step; at most the ``LISTED_MAX`` youngest."""

@@ -18,6 +18,7 @@ import msgspec
 
 from clutch.backends.blobs.base import FullBlobs
 from clutch.core.recorded import Recorded
+from clutch.core.state import State
 from clutch.master.loop import Clock, Loop
 from clutch.master.metrics_lane.lane import MetricsLane
 from clutch.master.push.bells import Bells
@@ -29,7 +30,7 @@ from clutch.master.push.names import FOLDER as NAMES
 from clutch.master.push.names import NamesService, first_token, task_scope
 from clutch.master.push.roster import check_announce, missing_names, roster_of
 from clutch.master.push.served import Shelves
-from clutch.master.push.standing import Standing
+from clutch.master.push.standing import Speaker, Standing
 from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest, ClutchError, TooLarge
@@ -61,6 +62,7 @@ MESSAGE_MAX = 1_000
 
 Member = tuple[MemberId, Fence]
 AfterMetrics = Callable[[MemberId, Fence, tuple[MetricBatch, ...]], Awaitable[None]]
+Guest = Callable[[State, MemberId, Fence], Speaker | None]
 
 WAKING = (
     f.LeaveAsked, f.LeaveAcked, f.MemberLeaveAsked, f.MemberEnding, f.MemberExited, f.MemberLost, f.MemberWanted,
@@ -91,6 +93,8 @@ class Push:
         self.meetings = Meetings(blobs, clock.now, self.bells, self._discard)
         self.after_metrics: list[AfterMetrics] = []
         """Awaited when batches are durable and before that is said; the member hears what they raise."""
+        self.guest: Guest = lambda state, member, fence: None
+        """Who speaks under a name that no task has."""
         self._metrics = metrics
         self._clock = clock
         self._progress: dict[TaskId, ProgressView] = {}
@@ -174,11 +178,15 @@ class Push:
 
     def stand(self, member: Member) -> Standing:
         """Where a member stands in the live state; ``Stale`` when it is not current."""
-        return Standing(self.loop.state, *member)
+        return self._standing(self.loop.state, *member)
 
     async def standing(self, member: Member) -> Standing:
         """The same at a moment when everything it is read from is durable. Use it before you wait again."""
-        return Standing(await self.loop.settled(), *member)
+        return self._standing(await self.loop.settled(), *member)
+
+    def _standing(self, state: State, member: MemberId, fence: Fence) -> Standing:
+        guest = None if member.task in state.tasks else self.guest(state, member, fence)
+        return Standing(state, member, fence, guest)
 
     def progress_of(self, task: TaskId) -> ProgressView | None:
         """What a member of the task said last of how far it is."""

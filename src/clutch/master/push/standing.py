@@ -5,6 +5,8 @@ Pure questions. ``Standing`` is made for one call and thrown away; a call that w
 
 from __future__ import annotations
 
+import msgspec
+
 from clutch.core.allocation import Allocation
 from clutch.core.barriers import Seat
 from clutch.core.decisions.fences import allocation_of
@@ -18,13 +20,30 @@ from clutch.wire.resources import Resources
 from clutch.wire.specs import Members
 
 
-class Standing:
-    """A member that may speak now. ``Stale`` for one whose incarnation is over."""
+class Speaker(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who speaks like a member and holds nothing of the cluster: a run that goes on elsewhere."""
 
-    def __init__(self, state: State, member: MemberId, fence: Fence) -> None:
-        self.allocation: Allocation = allocation_of(state, member.task, member, fence)
-        self.task: Task = state.tasks[member.task]
-        self.member: Member = state.members[member]
+    task: Task
+    allocation: Allocation
+    member: Member
+
+
+class Standing:
+    """A member that may speak now. ``Stale`` for one whose incarnation is over.
+
+    ``guest`` is who speaks instead of a member of an allocation, if somebody does.
+    """
+
+    def __init__(self, state: State, member: MemberId, fence: Fence, guest: Speaker | None = None) -> None:
+        if guest is None:
+            allocation = allocation_of(state, member.task, member, fence)
+            guest = Speaker(task=state.tasks[member.task], allocation=allocation, member=state.members[member])
+            self.is_guest = False
+        else:
+            self.is_guest = True
+        self.allocation: Allocation = guest.allocation
+        self.task: Task = guest.task
+        self.member: Member = guest.member
         self.fence = fence
         self._state = state
 
