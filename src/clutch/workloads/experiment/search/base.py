@@ -70,10 +70,15 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Extended(msgspec.Struct, frozen=True):
-    """Its user wants more: so many trials in all, or this length; 0 leaves it."""
+    """Its user wants more: so many trials in all, or this length; 0 leaves it. A search that was over goes on.
+
+    ``trials``: ended ones that go on under their own numbers. They live again, and are told their length after this.
+    A method that cannot do it raises ``BadRequest``.
+    """
 
     max_trials: int = 0
     max_time: int = 0
+    trials: tuple[int, ...] = ()
 
 
 Event = Began | Validated | Trained | Exited | Answered | Extended
