@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clutch.cli.curves import Curve, bar, number, plot
 from clutch.cli.lists import Column, ago, facts, moment, span, table
+from clutch.wire.experiments import trial_of
 
 if TYPE_CHECKING:
     from clutch.wire.experiment_api import ExperimentDetail, SearchPreview, TrialDetail
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 CURVES_MAX = 12
 """So many trials are drawn at once, the best ones; more would be a knot."""
 COLOURS = ("36", "33", "35", "34", "32", "31", "96", "93", "95", "94", "92", "91")
-GREY = "90"
 
 
 def best_of(row: ExperimentView | TrialView) -> str:
@@ -145,10 +145,17 @@ def ranked(view: ExperimentView, trials: Sequence[TrialView]) -> list[TrialView]
     return sorted(trials, key=lambda row: (not row.has_best, sign * row.best, row.trial))
 
 
+class Screen(NamedTuple):
+    width: int
+    height: int
+    colour: bool = False
+
+
 def live_lines(
-    view: ExperimentView, trials: Sequence[TrialView], series: Sequence[Series], width: int, height: int, *, colour: bool
+    view: ExperimentView, trials: Sequence[TrialView], series: Sequence[Series], screen: Screen
 ) -> list[str]:  # fmt: skip
     """An experiment on a screen of this size: its head, its curves, its best trials."""
+    width, height, colour = screen
     order = ranked(view, trials)
     head = [
         f"{view.key}  {view.name}  {view.state}  {bar(view.progress, 24)} {view.progress:.0%}",
@@ -165,17 +172,22 @@ def live_lines(
 
 def curves_of(order: Sequence[TrialView], series: Sequence[Series], colour: bool) -> list[Curve]:
     """One curve for each of the best trials, the best on top."""
-    by_trial: dict[str, list[tuple[float, float]]] = {}
+    by_trial: dict[int, list[tuple[float, float]]] = {}
     for one in series:
-        points = by_trial.setdefault(one.member.task.partition("-")[0] if "." not in one.member.task else
-                                     one.member.task, [])  # fmt: skip
-        points += [(float(p.step), float(p.value)) for p in one.points if not isinstance(p.value, str)]
-    shown = [row for row in order if row.task in by_trial or row.key in by_trial][:CURVES_MAX]
-    found = []
-    for place, row in enumerate(shown):
-        points = sorted(by_trial.get(row.task) or by_trial[row.key])
-        found.append(Curve(points, COLOURS[place % len(COLOURS)] if colour else ""))
+        whose = trial_of(one.member.task)
+        if whose is not None:
+            points = [(float(p.step), float(p.value)) for p in one.points if not isinstance(p.value, str)]
+            by_trial.setdefault(whose[1], []).extend(points)
+    shown = [row for row in order if row.trial in by_trial][:CURVES_MAX]
+    found = [
+        Curve(sorted(by_trial[row.trial]), COLOURS[place % len(COLOURS)] if colour else "")
+        for place, row in enumerate(shown)
+    ]
     return found[::-1]
+
+
+def _progress(fraction: float, message: str) -> str:
+    return f"{bar(fraction, 20)} {fraction:.0%} {message}" if fraction or message else ""
 
 
 def trial_text(detail: TrialDetail, width: int | None) -> str:
@@ -186,7 +198,7 @@ def trial_text(detail: TrialDetail, width: int | None) -> str:
             ("experiment", view.experiment),
             ("state", view.state),
             ("why", view.detail),
-            ("progress", f"{bar(detail.progress, 20)} {detail.progress:.0%} {detail.message}" if detail.progress else ""),
+            ("progress", _progress(detail.progress, detail.message)),
             ("best", f"{number(view.best)} at step {view.best_step}" if view.has_best else ""),
             ("last", f"{number(view.last)} at step {view.last_step}" if view.has_last else ""),
             ("asked", view.length or ""),

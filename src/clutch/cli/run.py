@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clutch.cli.where import connect
 
 if TYPE_CHECKING:
+    from clutch.cli.searching import Search
     from clutch.sdk.client import Client
     from clutch.sdk.wish import Wish
 
@@ -26,7 +27,9 @@ SAID_AFTER_S = 1.0
 def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, behind '--'.")],
-    slots: Annotated[int, typer.Option("--slots", "-s", min=0, help="Devices for each member.")] = 0,
+    slots: Annotated[
+        int | None, typer.Option("--slots", "-s", min=0, help="Devices for each member; 0, or 1 for a trial.")
+    ] = None,
     kind: Annotated[str, typer.Option("--kind", help="Kind of device: cuda, rocm, cpu or artificial.")] = "cuda",
     cpus: Annotated[float, typer.Option("--cpus", min=0, help="CPUs for each member.")] = 0.0,
     memory: Annotated[str, typer.Option("--memory", "-m", help="Memory for each member: 512M, 16GiB.")] = "0",
@@ -49,23 +52,63 @@ def run(
     code: Annotated[Path, typer.Option("--code", help="The folder it runs in a copy of.")] = Path(),
     no_code: Annotated[bool, typer.Option("--no-code", help="Run it in an empty folder.")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Only submit it and print its id.")] = False,
+    search: Annotated[
+        list[str] | None, typer.Option("--search", help="lr=log(1e-5,1e-1): try many values; repeatable.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="With --search: so many tries.")] = 16,
+    metric: Annotated[str, typer.Option("--metric", help="With --search: the validation to judge by.")] = "loss",
+    maximize: Annotated[bool, typer.Option("--maximize", help="With --search: more is better.")] = False,
+    method: Annotated[str, typer.Option("--method", help="With --search: random, grid, asha, tpe...")] = "",
+    max_time: Annotated[int, typer.Option("--max-time", min=0, help="With --search: stop weak tries early.")] = 0,
+    concurrent: Annotated[int, typer.Option("--concurrent", min=0, help="With --search: so many at once.")] = 0,
 ) -> None:
     """Run a command on the cluster and show what it prints, as if it ran here.
 
-    The working directory is uploaded but for what .clutchignore names. The exit code is the command's own.
+    The working directory is uploaded but for what .clutchignore names. The exit code is the command's own. With
+    --search it becomes an experiment: many trials of the same program, each with other hyperparameters.
     """
     from clutch.sdk.wish import parse_variable
 
     wish: Wish = {
-        "slots": slots, "kind": kind, "cpus": cpus, "memory": memory, "count": count, "pool": pool, "name": name,
+        "slots": slots or 0, "kind": kind, "cpus": cpus, "memory": memory, "count": count, "pool": pool, "name": name,
         "workspace": workspace, "project": project, "priority": priority, "secrets": secret or (), "image": image,
         "environment": dict(parse_variable(text) for text in env or ()), "mounts": mount or (), "ports": expose or (),
         "max_restarts": max_restarts, "on_node_lost": on_node_lost, "leave_within_s": leave_within,
         "preemptible": preemptible, "excluded_nodes": exclude or (),
     }  # fmt: skip
+    if search:
+        from clutch.cli.searching import Search
+
+        wanted = Search(
+            hyperparameters=search,
+            trials=trials,
+            method=method,
+            metric=metric,
+            maximize=maximize,
+            max_time=max_time,
+            concurrent=concurrent,
+        )
+        raise typer.Exit(
+            run_search(context, command, None if no_code else code, wanted, {**wish, "slots": slots}, detach)
+        )
     with connect(context) as client:
         digest = "" if no_code else upload(client, code)
         raise typer.Exit(submit_and_stay(client, command, digest, wish, detach=detach))
+
+
+def run_search(
+    context: typer.Context, command: list[str], code: Path | None, search: Search, wish: dict[str, Any], detach: bool
+) -> int:
+    """An experiment that runs the command many times."""
+    from clutch.cli.experiments import submit_and_follow
+    from clutch.cli.searching import config_of
+    from clutch.wire.experiment_api import SubmitExperiment
+
+    config = config_of(command, search, wish)
+    with connect(context) as client:
+        digest = upload(client, code) if code is not None else ""
+        about = {"workspace": wish["workspace"], "project": wish["project"], "code": digest}
+        return submit_and_follow(client, SubmitExperiment(config=config, **about), detach=detach)
 
 
 def upload(client: Client, folder: Path) -> str:

@@ -17,16 +17,19 @@ from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
-from clutch.sdk import calls
+from clutch.sdk import calls, experiment_calls
 from clutch.sdk.call import Call, decode, rebuild
 from clutch.sdk.code import Packed, Progress, pack
 from clutch.sdk.connection import Address, Broken, Connections, Unreached, parse_address
+from clutch.sdk.experiment import Checkpoint, Experiment, Trial
 from clutch.sdk.retry import STATUSES, Attempts, Mishap, explain
 from clutch.sdk.task import Task
 from clutch.sdk.where import Given, find, split_masters, surroundings
 from clutch.sdk.wish import Wish, submission
 from clutch.wire.api import Page, SubmitTask
 from clutch.wire.errors import ClutchError, NotFound
+from clutch.wire.experiment_api import SubmitExperiment
+from clutch.wire.experiment_views import ExperimentView
 from clutch.wire.version import VERSION
 from clutch.wire.views import TaskView
 
@@ -185,6 +188,38 @@ class Client:
         except NotFound:
             self.perform(calls.put_code(packed.digest), packed=packed, progress=progress)
         return packed.digest
+
+    def create_experiment(
+        self,
+        config: Mapping[str, Any],
+        code: str | Path | None = ".",
+        *,
+        progress: Progress | None = None,
+        **about: Any,
+    ) -> Experiment:
+        """An experiment of this configuration, its code a copy of the folder ``code`` (None: none). ``about``:
+        ``source``, ``template``, ``workspace``, ``project``, ``parent``, ``paused``, ``key``."""
+        digest = self.upload(Path(code), progress=progress) if code is not None else ""
+        about.setdefault("key", os.urandom(16).hex())
+        wanted = msgspec.convert({"config": dict(config), "code": digest, **about}, SubmitExperiment)
+        submitted = self.perform(experiment_calls.submit_experiment(wanted))
+        return Experiment(self, submitted.experiment, submitted.name)
+
+    def experiment(self, experiment: str) -> Experiment:
+        """An experiment by its id, its name or a unique prefix. ``NotFound`` if there is none."""
+        found = self.perform(experiment_calls.get_experiment(experiment)).view
+        return Experiment(self, found.key, found.name)
+
+    def experiments(self, **filters: Any) -> Iterator[ExperimentView]:
+        """Experiments, the newest first; see ``experiment_calls.list_experiments`` for the filters."""
+        return self.items(experiment_calls.list_experiments(**filters))
+
+    def trial(self, trial: str) -> Trial:
+        """A trial by ``EXPERIMENT.NUMBER``."""
+        return Trial(self, self.perform(experiment_calls.get_trial(trial)).view.key)
+
+    def checkpoint(self, checkpoint: str) -> Checkpoint:
+        return Checkpoint(self, self.perform(experiment_calls.get_checkpoint(checkpoint)).row.key)
 
     def task(self, task: str) -> Task:
         """A task by its id, its name or a unique prefix. ``NotFound`` if there is none."""

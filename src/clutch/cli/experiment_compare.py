@@ -1,0 +1,98 @@
+"""Several experiments, or the trials of one, side by side."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from clutch.cli.curves import Curve, number, plot
+from clutch.cli.experiment_render import COLOURS
+from clutch.cli.lists import Column, coloured, screen_width, table
+
+if TYPE_CHECKING:
+    from clutch.sdk.client import Client
+
+TRIALS_MAX = 12
+POINTS = 200
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a comparison."""
+
+    name: str
+    state: str
+    metric: str
+    best: float | None
+    best_step: int
+    hparams: dict[str, Any]
+    points: list[tuple[int, float]]
+
+
+def compared(client: Client, names: Sequence[str], metric: str, group: str) -> list[Compared]:
+    """The best trial of each experiment; of one experiment alone, its best trials."""
+    found = []
+    for name in names:
+        experiment = client.experiment(name)
+        view = experiment.view
+        count = TRIALS_MAX if len(names) == 1 else 1
+        for trial in islice(experiment.trials(order="best", limit=count), count):
+            wanted = metric or view.metric
+            series = client.trial(trial.key).metrics(group=group, name=wanted, points=POINTS, superseded="false")
+            points = [(p.step, float(p.value)) for one in series for p in one.points if not isinstance(p.value, str)]
+            found.append(
+                Compared(
+                    name=f"{view.name} {trial.key}" if len(names) > 1 else f"trial {trial.trial}",
+                    state=trial.state,
+                    metric=wanted,
+                    best=trial.best if trial.has_best else None,
+                    best_step=trial.best_step,
+                    hparams=json.loads(trial.hparams),
+                    points=sorted(points),
+                )
+            )
+    return found
+
+
+def compared_text(found: Sequence[Compared]) -> str:
+    """Curves above, values and what differs in the hyperparameters below."""
+    colour = coloured()
+    curves = [
+        Curve(one.points, COLOURS[place % len(COLOURS)] if colour else "") for place, one in enumerate(found)
+    ]  # fmt: skip
+    differing = _differing(found)
+    columns = [
+        Column("what", lambda one: one.name),
+        Column("state", lambda one: one.state, 3),
+        Column("best", lambda one: "" if one.best is None else number(one.best), 0, True),
+        Column("at", lambda one: one.best_step if one.best is not None else "", 2, True),
+        *(Column(name, lambda one, name=name: _shown(_at(one.hparams, name)), 1, True) for name in differing),
+    ]
+    size = shutil.get_terminal_size()
+    return "\n".join([*plot(curves[::-1], size.columns - 1, 12), "", *table(found, columns, screen_width(), colour)])
+
+
+def _differing(found: Sequence[Compared]) -> list[str]:
+    """Paths of the hyperparameters that are not the same everywhere."""
+    names = dict.fromkeys(path for one in found for path in _paths(one.hparams))
+    return [name for name in names if len({json.dumps(_at(one.hparams, name)) for one in found}) > 1]
+
+
+def _paths(value: Any, path: str = "") -> list[str]:
+    if isinstance(value, dict):
+        return [found for name, inner in value.items() for found in _paths(inner, f"{path}.{name}" if path else name)]
+    return [path]
+
+
+def _at(value: Any, path: str) -> Any:
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,82 @@
+"""Following an experiment: its progress, its curves and its trials on the screen; in a pipe, a line when it changes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import typer
+
+from clutch.cli.experiment_render import Screen, best_of, live_lines
+from clutch.wire.errors import Unavailable
+from clutch.wire.experiments import EXPERIMENT_ENDED
+
+if TYPE_CHECKING:
+    from clutch.sdk.client import Client
+    from clutch.sdk.experiment import Experiment
+    from clutch.wire.experiment_views import ExperimentView
+
+LOOK_S = 0.5
+TRIALS_SHOWN = 60
+POINTS = 120
+AWAY_S = 60.0
+"""So long a master may be away before following is given up."""
+
+
+def follow(client: Client, experiment: str) -> int:
+    """0 when it has completed; 1 when it has not; 130 when its user left it running."""
+    client.patience_s = AWAY_S
+    found = client.experiment(experiment)
+    try:
+        view = _screen(found) if sys.stdout.isatty() else _lines(found)
+    except KeyboardInterrupt:
+        typer.echo(f"\nclutch: {found.id} goes on; 'clutch experiment watch {found.id}' shows it again", err=True)
+        return 130
+    if view.has_best:
+        typer.echo(f"best {view.metric}: {best_of(view)} (trial {view.best_trial}, step {view.best_step})")
+    if view.best_checkpoint:
+        typer.echo(f"its checkpoint: clutch checkpoint download {view.best_checkpoint} FOLDER")
+    if view.state != "completed":
+        typer.echo(f"clutch: {view.key} {view.state}{': ' + view.detail if view.detail else ''}", err=True)
+    return 0 if view.state == "completed" else 1
+
+
+def _screen(found: Experiment) -> ExperimentView:
+    """Drawn in place: the lines of last time are written over."""
+    drawn = 0
+    while True:
+        size = shutil.get_terminal_size()
+        try:
+            view = found.view
+            trials = list(islice(found.trials(order="best", limit=TRIALS_SHOWN), TRIALS_SHOWN))
+            series = found.metrics(points=POINTS)
+        except Unavailable:
+            time.sleep(LOOK_S)
+            continue
+        lines = live_lines(view, trials, series, Screen(size.columns, size.lines - 1, True))
+        sys.stdout.write((f"\x1b[{drawn}F" if drawn else "") + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        sys.stdout.flush()
+        drawn = len(lines)
+        if view.state in EXPERIMENT_ENDED:
+            return view
+        time.sleep(LOOK_S)
+
+
+def _lines(found: Experiment) -> ExperimentView:
+    """For logs and pipes: one line each time the counts or the best value change."""
+    said = ""
+
+    def tell(view: ExperimentView) -> None:
+        nonlocal said
+        line = (
+            f"{view.key} {view.state}: {view.trials} trials made, {view.trials_running} running, "
+            f"{view.trials_ended} ended, best {view.metric} {best_of(view) or 'none yet'}"
+        )
+        if line != said:
+            said = line
+            typer.echo(line)
+
+    return found.wait(told=tell)

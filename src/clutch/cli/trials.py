@@ -1,0 +1,149 @@
+"""``clutch trial``: one run of an experiment's program with one choice of hyperparameters."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clutch.cli.lists import Json, Watch, screen_width, show, show_list
+from clutch.cli.where import connect
+from clutch.wire.errors import BadRequest
+
+if TYPE_CHECKING:
+    from clutch.sdk.experiment import Trial
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+One = Annotated[str, typer.Argument(help="EXPERIMENT.NUMBER; a unique beginning of the experiment will do.")]
+
+
+@app.command("list")
+def list_trials(
+    context: typer.Context,
+    experiment: Annotated[str, typer.Argument(help="Its id, a unique beginning of it, or its name.")],
+    state: Annotated[str, typer.Option(help="Only in these states, joined by commas.")] = "",
+    order: Annotated[str, typer.Option(help="trial (the first first) or best.")] = "trial",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    as_json: Json = False,
+    watch: Watch = False,
+) -> None:
+    """List the trials of an experiment."""
+    from clutch.cli.experiment_render import TRIALS
+
+    with connect(context) as client:
+        found = client.experiment(experiment)
+        show_list(
+            lambda: list(islice(found.trials(state=state, order=order, limit=min(limit, 1000)), limit)),
+            TRIALS,
+            as_json=as_json,
+            watch=watch,
+            empty="No trial yet.",
+        )
+
+
+@app.command("show")
+def show_trial(
+    context: typer.Context,
+    trial: One,
+    workloads: Annotated[bool, typer.Option("--workloads", help="What was asked of it and what it did.")] = False,
+    as_json: Json = False,
+    watch: Watch = False,
+) -> None:
+    """Show a trial: hyperparameters, best values, metrics; or its workloads in order."""
+    import msgspec
+
+    from clutch.cli.experiment_render import trial_text, workloads_text
+
+    with connect(context) as client:
+        found = client.trial(trial)
+
+        def draw() -> str:
+            if workloads:
+                rows = list(found.workloads())
+                return msgspec.json.encode(rows).decode() if as_json else workloads_text(rows, screen_width())
+            detail = found.detail()
+            return msgspec.json.encode(detail).decode() if as_json else trial_text(detail, screen_width())
+
+        show(draw, watch=watch, as_json=as_json)
+
+
+@app.command("logs")
+def logs(
+    context: typer.Context,
+    trial: One,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="Only the last so many lines.")] = 0,
+) -> None:
+    """Show what a trial printed."""
+    with connect(context) as client:
+        print_output(client.trial(trial), follow=follow, tail=tail)
+
+
+def print_output(trial: Trial, *, follow: bool, tail: int) -> None:
+    """Its lines to where they belong, until Ctrl-C."""
+    from clutch.cli.printing import line_text
+
+    try:
+        for line in trial.task.output(follow=follow, tail=tail):
+            out = sys.stderr if line.stream == "stderr" or line.kind != "line" else sys.stdout
+            out.write(line_text(line, label=False))
+            out.flush()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+@app.command("stop")
+def stop(context: typer.Context, trials: Annotated[list[str], typer.Argument(help="EXPERIMENT.NUMBER")]) -> None:
+    """Let trials save themselves and end them; the search goes on without them."""
+    _move(context, trials, "stop", "asked to leave")
+
+
+@app.command("kill")
+def kill(context: typer.Context, trials: Annotated[list[str], typer.Argument(help="EXPERIMENT.NUMBER")]) -> None:
+    """End trials at once."""
+    _move(context, trials, "kill", "ended")
+
+
+def _move(context: typer.Context, trials: list[str], move: str, done: str) -> None:
+    from clutch.sdk import experiment_calls as calls
+
+    with connect(context) as client:
+        for trial in trials:
+            client.perform(calls.move_trial(client.trial(trial).id, move))
+            typer.echo(f"{trial}: {done}")
+
+
+@app.command("metrics")
+def metrics(
+    context: typer.Context,
+    trial: One,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="FILE.csv, FILE.parquet, or a folder.")] = None,
+    group: Annotated[str, typer.Option("--group", "-g", help="training, validation, or another.")] = "",
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only this metric; repeatable.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Event files for TensorBoard.")] = False,
+    points: Annotated[int, typer.Option("--points", min=1, help="So many of each, on the screen.")] = 200,
+    as_json: Json = False,
+) -> None:
+    """Draw what a trial reported, or write all of it to a file: CSV, Parquet, or TensorBoard's own."""
+    import msgspec
+
+    with connect(context) as client:
+        found = client.trial(trial)
+        if output is not None:
+            from clutch.cli.metric_files import write_metrics
+
+            count = write_metrics(found, output, group=group, names=tuple(name or ()), tensorboard=tensorboard)
+            typer.echo(f"{output}: {count:,} points")
+            return
+        if tensorboard:
+            raise BadRequest("no folder is named", object="--tensorboard", next_step="Say --output FOLDER.")
+        series = found.metrics(group=group, name=tuple(name or ()), points=points)
+        if as_json:
+            typer.echo(msgspec.json.encode(series).decode())
+            return
+        from clutch.cli.metric_files import drawn
+
+        typer.echo(drawn(series) or "It has reported nothing of this kind.")
