@@ -232,6 +232,27 @@ class DetachedEnded(msgspec.Struct, frozen=True, tag="detached_ended"):
     detail: str = ""
 
 
+# -- by the experiment itself, to webhooks -----------------------------------------------------------------------
+
+WEBHOOK = "webhook"
+"""The kind of effect that tells others of an experiment."""
+
+
+class StateChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment is in another state. The payload of what it owes to webhooks."""
+
+    experiment: str
+    name: str
+    workspace: str
+    project: str
+    owner: str
+    state: str
+    detail: str
+    at: float
+    webhooks: tuple[str, ...] = ()
+    """Named by its spec, besides those of its workspace."""
+
+
 Said = (
     Validated | OperationDone | EarlyExit | SetMetadata | Matched | PauseExperiment | ResumeExperiment
     | CancelExperiment | KillExperiment | StopTrial | EditExperiment | ContinueExperiment | PinCheckpoints

@@ -26,6 +26,10 @@ SEARCHER = "searcher"
 ROLE = "main"
 TRIAL_VARIABLE = "CLUTCH_TRIAL"
 """The environment variable in which a trial finds its ``TrialInfo``, as JSON."""
+CLEANUP_VARIABLE = "CLUTCH_CLEANUP"
+"""The environment variable in which a clean-up finds its ``CleanupOrder``, as JSON."""
+STORAGE_SECRET_VARIABLE = "CLUTCH_STORAGE_SECRET"
+"""The environment variable in which both find the value of ``Storage.secret``, where there is one."""
 
 
 # -- states -------------------------------------------------------------------------------------------------------
@@ -329,6 +333,22 @@ class TrialInfo(msgspec.Struct, frozen=True, kw_only=True):
     profiling: bool = False
     no_report_timeout_s: float = 0.0
     config: str = "{}"
+
+
+class CleanupItem(msgspec.Struct, frozen=True, kw_only=True):
+    checkpoint: str
+    task: str
+    """The task that saved it."""
+    globs: tuple[str, ...] = ()
+    """Only files whose path matches one; empty: all."""
+
+
+class CleanupOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which files a clean-up removes. What is not there is not missed: it may be told twice."""
+
+    experiment: str
+    storage: Storage = Storage()
+    checkpoints: tuple[CleanupItem, ...] = ()
 
 
 def trial_task(experiment: str, trial: int, attempt: int = 1) -> str:
