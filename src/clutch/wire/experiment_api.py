@@ -8,7 +8,7 @@ import msgspec
 
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView
 from clutch.wire.experiment_words import Operation, SearchEvent
-from clutch.wire.metrics import SeriesPoint, Value
+from clutch.wire.metrics import Value
 from clutch.wire.push import Asked, CheckpointFile
 
 # -- submitting ---------------------------------------------------------------------------------------------------
@@ -138,31 +138,6 @@ class MovedExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
 class MovedExperiments(msgspec.Struct, frozen=True):
     items: tuple[MovedExperiment, ...]
-
-
-class TrialCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one trial over all its starts, by step; what a later start superseded is not in it."""
-
-    trial: int
-    key: str
-    points: tuple[SeriesPoint, ...]
-    total: int
-    """How many points there were before downsampling."""
-
-
-class WhyTrial(msgspec.Struct, frozen=True, kw_only=True):
-    trial: str
-    state: str
-    sentence: str
-
-
-class WhyExperiment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an experiment stands and what it waits for: in one sentence, and of each trial that is not over."""
-
-    experiment: str
-    state: str
-    sentence: str
-    trials: tuple[WhyTrial, ...] = ()
 
 
 class Pinning(Asked, frozen=True):

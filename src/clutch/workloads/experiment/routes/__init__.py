@@ -1,0 +1,1 @@
+"""Routes of experiments, trials, checkpoints and searches; and what trials say."""

@@ -1,0 +1,114 @@
+"""Validations on their way from the metrics lane to the experiment that decides upon them.
+
+A validation is told when its lane has committed it and before its trial hears that, so a trial that goes on has been
+decided upon. A master that died in between is made up for twice: the trial says its batch again, and whoever leads next
+tells every validation of a live trial that lies in the lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+import structlog
+
+from clutch.master.metrics_lane.lane import MetricsLane
+from clutch.master.metrics_lane.packing import Row, rows_in
+from clutch.master.metrics_lane.records import ChunkSpan, SourceState
+from clutch.master.services import Services
+from clutch.wire.errors import NotFound
+from clutch.wire.experiment_words import Validated
+from clutch.wire.experiments import KIND, ROLE, trial_of
+from clutch.wire.ids import Fence, MemberId, TaskId
+from clutch.wire.metrics import VALIDATION, MetricBatch, Value, heard
+from clutch.workloads.experiment.service.own import live_trials
+from clutch.workloads.experiment.service.telling import Teller
+
+log = structlog.get_logger("clutch.experiments")
+
+
+class Feeder:
+    """``after_metrics`` is one of the push service's; ``recover`` is run once, when a master begins to lead."""
+
+    def __init__(self, services: Services, teller: Teller) -> None:
+        self._services = services
+        self._teller = teller
+
+    async def after_metrics(self, member: MemberId, fence: Fence, batches: tuple[MetricBatch, ...]) -> None:
+        """These batches of a member's are durable: whoever decides upon its validations hears them."""
+        experiment = self._experiment_of(member)
+        if experiment is None:
+            return
+        rows = ((p.group, p.step, p.at, p.values) for batch in batches for p in batch.points)
+        for said in validations(member.task, fence.epoch, rows):
+            await self._tell(experiment, said, f"task:{member}")
+
+    def _experiment_of(self, member: MemberId) -> str | None:
+        """The live experiment that a chief member is a trial of."""
+        found = trial_of(member.task)
+        if found is None or (member.role, member.rank) != (ROLE, 0):
+            return None
+        workload = self._services.loop.state.workloads.get(found[0])
+        return found[0] if workload is not None and workload.kind == KIND else None
+
+    async def _tell(self, experiment: str, said: Validated, cause: str) -> None:
+        try:
+            await self._teller.tell(experiment, said, cause)
+        except NotFound:  # it is over: nothing is decided any more, and the metric is kept all the same
+            log.info("a validation came after its experiment's end", task=said.task, step=said.step)
+
+    async def recover(self) -> int:
+        """Tell every validation that lies in the lane and that its experiment may not have heard; how many."""
+        count = 0
+        state = await self._services.loop.settled()
+        for workload in [w for w in state.workloads.values() if w.kind == KIND]:
+            for task, known in live_trials(workload.own):
+                async for said in stored_validations(self._services.metrics, TaskId(task)):
+                    if said.step not in known:
+                        count += 1
+                        await self._tell(workload.controller, said, "master:metrics lane")
+        return count
+
+
+def validations(task: str, epoch: int, rows: Iterable[Row]) -> Iterable[Validated]:
+    """What is said of these points, one word for each step, in the order in which they came."""
+    steps: dict[int, dict[str, float]] = {}
+    times: dict[int, float] = {}
+    for group, step, at, values in rows:
+        if group == VALIDATION:
+            steps.setdefault(step, {}).update(numbers(values))
+            times[step] = at
+    for step, found in steps.items():
+        yield Validated(task=task, epoch=epoch, step=step, values=found, at=times[step])
+
+
+def numbers(values: dict[str, Value]) -> dict[str, float]:
+    """The numbers among values, NaN and the infinities too; no texts, and no truth values in disguise."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        meant = heard(value)
+        if isinstance(meant, int | float) and not isinstance(meant, bool):
+            try:
+                found[name] = float(meant)
+            except OverflowError:
+                continue
+    return found
+
+
+async def stored_validations(metrics: MetricsLane, task: TaskId) -> AsyncIterator[Validated]:
+    """Every validation of a task's chief that the lane holds, by epoch, each exactly as it was reported."""
+    known = await metrics.store.task(task)
+    sources = [s for s in known.sources if (s.member.role, s.member.rank) == (ROLE, 0)]
+    for source in sorted(sources, key=lambda source: source.fence):
+        rows = [row async for row in _rows(metrics, source)]
+        for said in validations(task, source.fence.epoch, rows):
+            yield said
+
+
+async def _rows(metrics: MetricsLane, source: SourceState) -> AsyncIterator[Row]:
+    first = 0
+    while chunks := await metrics.store.chunks(ChunkSpan(source.id, first)):
+        for chunk in chunks:
+            for row in rows_in(chunk):
+                if row[0] == VALIDATION:
+                    yield row
+        first = chunks[-1].last + 1
