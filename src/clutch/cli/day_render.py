@@ -75,5 +75,5 @@ def day_verdict(day: Day) -> str:
     verdict = f"BROKEN: {day.broken}" if day.broken else f"all {tasks} tasks ended, every promise held"
     return (
         f"{verdict}. {_count(day)}\nwhat went wrong on the way: {faults}\n"
-        f"what happened to one of them: clutch demo --story {name}   more days: clutch sim run --seeds 0-99"
+        f"what happened to one of them: clutch demo day --story {name}   more days: clutch sim run --seeds 0-99"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,14 @@ def compared_text(found: Sequence[Compared]) -> str:
         Column("state", lambda one: one.state, 3),
         Column("best", lambda one: "" if one.best is None else number(one.best), 0, True),
         Column("at", lambda one: one.best_step if one.best is not None else "", 2, True),
-        *(Column(name, lambda one, name=name: _shown(_at(one.hparams, name)), 1, True) for name in differing),
+        *(Column(name, _hparam(name), 1, True) for name in differing),
     ]
     size = shutil.get_terminal_size()
     return "\n".join([*plot(curves[::-1], size.columns - 1, 12), "", *table(found, columns, screen_width(), colour)])
+
+
+def _hparam(path: str) -> Callable[[Any], object]:
+    return lambda one: _shown(_at(one.hparams, path))
 
 
 def _differing(found: Sequence[Compared]) -> list[str]:

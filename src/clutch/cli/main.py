@@ -55,7 +55,7 @@ TABLE = {
     "master": Lazy("clutch.cli.master", "Run a master of a cluster.", attribute="master", cluster=False),
     "backup": Lazy("clutch.cli.backup", "Copy a journal into a new file.", attribute="backup", cluster=False),
     "restore": Lazy("clutch.cli.backup", "Fill an empty journal from a backup.", attribute="restore", cluster=False),
-    "demo": Lazy("clutch.cli.demo", "Show a mixed day on a small simulated cluster.", attribute="demo", cluster=False),
+    "demo": Lazy("clutch.cli.demo", "A search on a cluster of its own; a simulated day.", group=True, cluster=False),
     "sim": Lazy("clutch.cli.sim", "Whole clusters from a seed: run them, replay them.", group=True, cluster=False),
     "completion": Lazy("clutch.cli.completion", "Print the completion script of a shell.", cluster=False),
 }

@@ -48,7 +48,7 @@ def up(
     asked = {"agents": agents, "artificial_slots": artificial_slots, "port": port, "join": join}
     wish = remembered(folder, {**asked, "join_host": join_host, "db": db})
     if not foreground:
-        _show(_spawn(folder), as_json, "The cluster is up.")
+        _show(spawn(folder), as_json, "The cluster is up.")
         return
     from clutch.cli.house_main import serve_house
 
@@ -66,12 +66,12 @@ def down(
         typer.echo("Nothing is up here.")
         return
     if not leave:
-        _empty(folder, grace)
-    _stop(folder)
+        empty(folder, grace)
+    stop(folder)
     typer.echo("The cluster is down." + (" Its work goes on; 'clutch up' finds it again." if leave else ""))
 
 
-def _spawn(folder: Path) -> Up:
+def spawn(folder: Path) -> Up:
     """Start the process in the background and wait until it serves, or say why it does not."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     read_end, write_end = os.pipe()
@@ -136,7 +136,7 @@ def _again(folder: Path) -> Up:
         return look(client)
 
 
-def _empty(folder: Path, grace_s: float) -> None:
+def empty(folder: Path, grace_s: float) -> None:
     """Ask everything here to save its work and leave, and wait for it as long as was said."""
     from clutch.cli.local import local_client
     from clutch.cli.seen import drain_local
@@ -150,7 +150,7 @@ def _empty(folder: Path, grace_s: float) -> None:
         typer.echo(f"clutch: work could not be asked to leave: {error}", err=True)
 
 
-def _stop(folder: Path) -> None:
+def stop(folder: Path) -> None:
     """SIGTERM to the process that holds the folder, then wait for its lock."""
     try:
         pid = int((folder / home.LOCK).read_text())
