@@ -241,7 +241,7 @@ class DetachedBegun(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 60.0
 
 
-class DetachedOutput(Asked, frozen=True):
+class DetachedOutput(Asked, frozen=True, kw_only=True):
     """What a detached run printed: bytes of one stream from an offset on. A repeat is ignored, a hole refused."""
 
     stream: str = "stdout"
