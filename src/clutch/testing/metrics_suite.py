@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from clutch.master.metrics_lane.base import MetricsStore
+from clutch.master.metrics_lane.columns import Row
 from clutch.master.metrics_lane.lane import MetricsLane
-from clutch.master.metrics_lane.packing import Row, rows_in
+from clutch.master.metrics_lane.packing import rows_in
 from clutch.master.metrics_lane.records import PACK_ROWS, ChunkSpan, SourceState
 from clutch.master.metrics_lane.taking import build
 from clutch.testing.output_suite import refused

@@ -25,6 +25,8 @@ TEXT_MAX = 1_000
 """Characters of a value that is a text."""
 SERIES_MAX_POINTS = 100_000
 """So many points are answered at most for one series; more are downsampled."""
+EXACT_MAX_POINTS = 100_000
+"""So many points are asked for at most on one page of exact reading."""
 
 Value = float | int | str
 _SPOKEN = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -84,7 +86,8 @@ class MetricsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One value, or several steps' as one: ``value`` is the last of them, ``low`` and ``high`` their range."""
+    """One value, or several steps' as one: ``value`` is the last of them, ``low`` and ``high`` the range of those that
+    are finite numbers."""
 
     step: int
     at: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -42,11 +42,14 @@ class LaneConnections:
         self._pool: Any = None
         self._turn = asyncio.Lock()
 
-    async def open(self, version: int, statements: Sequence[str]) -> None:
-        """Connect and create the lane's tables unless they are there. ``TooNew`` changes nothing."""
+    async def open(
+        self, version: int, statements: Sequence[str], upgrades: Mapping[int, Sequence[str]] | None = None
+    ) -> None:
+        """Connect and create the lane's tables unless they are there; ``upgrades`` leads older ones to each version.
+        ``TooNew`` changes nothing."""
         try:
             async with self.writing() as connection:
-                await self._create(connection, version, statements)
+                await self._create(connection, version, statements, upgrades or {})
             with speaking_of(self.address):
                 settings = {"application_name": f"clutch {self._name}"}
                 self._pool = await asyncpg.create_pool(
@@ -61,7 +64,9 @@ class LaneConnections:
             await self.close()
             raise
 
-    async def _create(self, connection: Connection, version: int, statements: Sequence[str]) -> None:
+    async def _create(
+        self, connection: Connection, version: int, statements: Sequence[str], upgrades: Mapping[int, Sequence[str]]
+    ) -> None:
         table = f"{self._name}_schema"
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
@@ -77,6 +82,11 @@ class LaneConnections:
                     object=self.address,
                     next_step="Start the newer release; nothing was changed.",
                 )
+            else:
+                for reached in range(present + 1, version + 1):
+                    for statement in upgrades.get(reached, ()):
+                        await connection.execute(statement)
+                    await connection.execute(f"UPDATE {table} SET version = $1", reached)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Connection]:

@@ -23,6 +23,8 @@ class FileSchema(msgspec.Struct, frozen=True):
     statements: str
     shrinks: bool = False
     """Whether pages that hold nothing can be given back to the file system."""
+    upgrades: dict[int, str] = {}
+    """What leads older tables to each version."""
 
 
 def prepare(path: Path, schema: FileSchema) -> None:
@@ -45,6 +47,10 @@ def prepare(path: Path, schema: FileSchema) -> None:
                 db.execute(statement)
             db.execute(f"INSERT INTO {table} VALUES (?)", (schema.version,))
         (version,) = db.execute(f"SELECT version FROM {table}").fetchone()
+        for reached in range(version + 1, schema.version + 1):
+            for statement in filter(str.strip, schema.upgrades.get(reached, "").split(";")):
+                db.execute(statement)
+            db.execute(f"UPDATE {table} SET version = ?", (reached,))
         db.execute("COMMIT")
         if version > schema.version:
             raise TooNew(

@@ -6,23 +6,30 @@ It stands beside the decision loop and never waits for it: own writer, own reade
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from clutch.master.metrics_lane.base import MetricsStore
-from clutch.master.metrics_lane.packing import Row
-from clutch.master.metrics_lane.reading import latest_values, series_of
+from clutch.master.metrics_lane.columns import Row
+from clutch.master.metrics_lane.exact import page_of
+from clutch.master.metrics_lane.reading import series_of
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, check_incarnation
-from clutch.master.metrics_lane.taking import build, fresh, needs_loose
+from clutch.master.metrics_lane.summarising import Summaries
+from clutch.master.metrics_lane.taking import build, fresh, needs_loose, values_in
+from clutch.wire.api import Page
 from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, Stale, TimedOut, TooLarge, Unavailable
+from clutch.wire.experiment_api import MetricSummary
 from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
-from clutch.wire.metrics import LatestValue, MetricBatch, MetricsCommitted, MetricsQuery, Series
+from clutch.wire.metrics import EXACT_MAX_POINTS, LatestValue, MetricBatch, MetricsCommitted, MetricsQuery, Series
 
 Incarnation = tuple[MemberId, Fence]
 _STALE_TRIES = 3
+_AT_ONCE = 4
+T = TypeVar("T")
 
 
 class MetricsSettings(msgspec.Struct, frozen=True):
@@ -70,6 +77,7 @@ class MetricsLane:
         self._room = asyncio.Condition()
         self._turn = asyncio.Lock()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="metrics")
+        self._summaries = Summaries(store, self._threads)
         self._ended = False
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -215,7 +223,7 @@ class MetricsLane:
         work: list[tuple[SourceState, list[Row], int, list[Chunk]]] = []
         for one, (rows, reached) in news.items():
             state = self._known[one]
-            loose = await self._loose(state) if needs_loose(state, len(rows)) else []
+            loose = await self._loose(state) if needs_loose(state, values_in(rows)) else []
             work.append((state, rows, reached, loose))
         if not work:
             return
@@ -260,13 +268,52 @@ class MetricsLane:
 
     async def latest(self, task: TaskId, group: str = "") -> list[LatestValue]:
         """The newest value of each metric that is not superseded, by group and name."""
-        return await latest_values(self.store, self._threads, task, group)
+        return await self._summaries.latest(task, group)
+
+    async def exact(self, query: MetricsQuery, after: str = "", limit: int = EXACT_MAX_POINTS) -> Page[Series]:
+        """Every point that a query asks for, about ``limit`` at a time; ``next`` of a page leads to the one behind it.
+
+        A series comes in pieces, and its steps are in order within what was reported together.
+        """
+        return await page_of(self.store, self._threads, query, after, limit)
+
+    async def summaries(self, task: TaskId, group: str = "") -> list[MetricSummary]:
+        """What is known of each metric that is not superseded, by group and name; no points are read for it."""
+        return await self._summaries.of(task, group)
+
+    async def summaries_many(self, tasks: Sequence[TaskId], group: str = "") -> dict[TaskId, list[MetricSummary]]:
+        """The same for many tasks."""
+        return dict(zip(tasks, await self._each(tasks, lambda task: self.summaries(task, group)), strict=True))
+
+    async def series_many(
+        self, tasks: Sequence[TaskId], group: str, name: str, points_max: int, *, superseded: bool = False
+    ) -> list[Series]:
+        """One metric of many tasks, in the order of the tasks; each series has at most ``points_max`` points."""
+
+        def ask(task: TaskId) -> Awaitable[list[Series]]:
+            query = MetricsQuery(task=task, group=group, names=(name,), points_max=points_max, superseded=superseded)
+            return self.series(query)
+
+        return [series for found in await self._each(tasks, ask) for series in found]
+
+    async def _each(self, tasks: Sequence[TaskId], ask: Callable[[TaskId], Awaitable[T]]) -> list[T]:
+        """Every task's answer, a few asked for at a time."""
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(task: TaskId) -> T:
+            async with turns:
+                return await ask(task)
+
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(one(task)) for task in tasks]
+        return [task.result() for task in asked]
 
     async def forget(self, task: TaskId) -> int:
         """Remove everything of a task; how many incarnations went."""
         async with self._turn:
             gone = await self.store.forget(task)
             self._known.clear()
+            self._summaries.forget()
             self._reached = {one: sequence for one, sequence in self._reached.items() if one[0].task != task}
             return gone
 

@@ -30,7 +30,7 @@ class MetricsShelf:
         self.last_id = 0
 
     def used_bytes(self) -> int:
-        return sum(len(chunk.body) for rows in self.chunks.values() for chunk in rows.values())
+        return sum(len(chunk.body) + len(chunk.brief) for rows in self.chunks.values() for chunk in rows.values())
 
 
 class MemoryMetricsStore:
@@ -59,7 +59,7 @@ class MemoryMetricsStore:
             if (present.version if present else 0) != change.state.version - 1:
                 raise moved(change.state)
         if shelf.capacity_bytes is not None:
-            grown = sum(len(put.body) for change in changes for put in change.puts)
+            grown = sum(len(put.body) + len(put.brief) for change in changes for put in change.puts)
             if shelf.used_bytes() + grown > shelf.capacity_bytes:
                 raise DiskFull("the memory store is full", object="metrics", next_step="Nothing was written.")
         return [self._change(change) for change in changes]
@@ -87,7 +87,7 @@ class MemoryMetricsStore:
             for first in sorted(rows)
             if first >= span.first and rows[first].low <= span.high and rows[first].high >= span.low
         ]
-        return [checked(chunk) for chunk in asked[: span.limit]]
+        return [checked(_part(chunk, span.briefs)) for chunk in asked[: span.limit]]
 
     async def forget(self, task: TaskId) -> int:
         gone = [source for source, state in self.shelf.states.items() if state.member.task == task]
@@ -98,3 +98,9 @@ class MemoryMetricsStore:
 
     async def close(self) -> None:
         return
+
+
+def _part(chunk: Chunk, briefs: bool) -> Chunk:
+    if not briefs:
+        return replace(chunk, brief=b"")
+    return replace(chunk, body=b"") if chunk.brief else chunk

@@ -8,7 +8,6 @@ from clutch.master.lanes.connections import LaneConnections
 from clutch.master.lanes.postgres_rows import PostgresRows
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, TaskMetrics
 from clutch.master.metrics_lane.tables import (
-    CHUNK_COLUMNS,
     KEY_COLUMNS,
     MOVING_COLUMNS,
     ROWS,
@@ -16,10 +15,12 @@ from clutch.master.metrics_lane.tables import (
     VERSION,
     chunk_from,
     key_of,
+    part_of,
     state_from,
 )
 from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
 
+_BRIEF_STORAGE = "ALTER TABLE metrics_chunks ALTER COLUMN brief SET STORAGE EXTERNAL"
 _SCHEMA = (
     """CREATE TABLE metrics_sources (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task text NOT NULL, role text NOT NULL, rank bigint NOT NULL,
@@ -28,19 +29,24 @@ _SCHEMA = (
     latest bytea NOT NULL, UNIQUE (task, role, rank, generation, epoch, incarnation)) WITH (fillfactor = 80)""",
     """CREATE TABLE metrics_chunks (
     source bigint NOT NULL, first_batch bigint NOT NULL, last_batch bigint NOT NULL, low_step bigint NOT NULL,
-    high_step bigint NOT NULL, points bigint NOT NULL, checksum bigint NOT NULL, body bytea NOT NULL,
+    high_step bigint NOT NULL, points bigint NOT NULL, checksum bigint NOT NULL, brief bytea NOT NULL,
+    body bytea NOT NULL,
     PRIMARY KEY (source, first_batch))""",
     # Bodies are packed already.
     "ALTER TABLE metrics_chunks ALTER COLUMN body SET STORAGE EXTERNAL",
+    _BRIEF_STORAGE,
     """CREATE TABLE metrics_resumed (
     task text NOT NULL, epoch bigint NOT NULL, step bigint NOT NULL, PRIMARY KEY (task, epoch))""",
 )
+_UPGRADES = {
+    2: ("ALTER TABLE metrics_chunks ADD COLUMN brief bytea NOT NULL DEFAULT ''::bytea", _BRIEF_STORAGE),
+}
 _SOURCES = f"SELECT {', '.join(SOURCE_COLUMNS)} FROM metrics_sources"
 _KEY = ", ".join(KEY_COLUMNS)
 _TYPES = {name: "bytea" if name == "latest" else "bigint" for name in MOVING_COLUMNS}
 _DROP = """DELETE FROM metrics_chunks c USING unnest($1::bigint[], $2::bigint[]) AS d (source, first_batch)
     WHERE c.source = d.source AND c.first_batch = d.first_batch"""
-_CHUNKS = f"""SELECT {", ".join(CHUNK_COLUMNS)} FROM metrics_chunks WHERE source = $1 AND first_batch >= $2
+_CHUNKS = """SELECT {} FROM metrics_chunks WHERE source = $1 AND first_batch >= $2
     AND low_step <= $3 AND high_step >= $4 ORDER BY first_batch LIMIT $5"""
 
 
@@ -55,7 +61,7 @@ class PostgresMetricsStore:
     async def open(cls, url: str) -> PostgresMetricsStore:
         """Connect, and create the tables unless they are there."""
         store = cls(url)
-        await store._database.open(VERSION, _SCHEMA)
+        await store._database.open(VERSION, _SCHEMA, _UPGRADES)
         return store
 
     async def known(self, incarnations: Sequence[tuple[MemberId, Fence]]) -> list[SourceState]:
@@ -89,7 +95,8 @@ class PostgresMetricsStore:
 
     async def chunks(self, span: ChunkSpan) -> list[Chunk]:
         values = (span.source, span.first, span.high, span.low, span.limit)
-        return [chunk_from(tuple(row)) for row in await self._database.fetch(_CHUNKS, *values)]
+        query = _CHUNKS.format(part_of(span.briefs, "''::bytea"))
+        return [chunk_from(tuple(row)) for row in await self._database.fetch(query, *values)]
 
     async def forget(self, task: TaskId) -> int:
         total = 0

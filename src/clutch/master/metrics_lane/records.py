@@ -7,9 +7,9 @@ import msgspec
 from clutch.wire.errors import BadRequest, Stale
 from clutch.wire.ids import Epoch, Fence, MemberId
 
-PACK_ROWS = 64
-PACK_POINTS = 5_000
-"""So many loose rows, or points in them, are packed into one chunk."""
+PACK_ROWS = 256
+PACK_VALUES = 16_384
+"""So many loose rows, or values in them, are packed into one chunk."""
 NAMES_MAX = 2_000
 """So many names of one incarnation have their latest value remembered; the rest is found in the chunks."""
 
@@ -28,9 +28,9 @@ class SourceState(msgspec.Struct, frozen=True):
     loose_rows: int = 0
     """in so many rows"""
     loose_points: int = 0
-    """with so many points."""
+    """with so many values."""
     latest: bytes = b""
-    """The latest value of each name, packed."""
+    """What is remembered of each name, packed."""
 
     @property
     def incarnation(self) -> tuple[MemberId, Fence]:
@@ -38,7 +38,10 @@ class SourceState(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Batches ``first`` to ``last`` of a source, with points of steps ``low`` to ``high``."""
+    """Batches ``first`` to ``last`` of a source, with points of steps ``low`` to ``high``.
+
+    A loose one has no ``brief`` and its points are rows. A packed one that was read for its reductions has no body.
+    """
 
     first: int
     last: int
@@ -46,6 +49,8 @@ class Chunk(msgspec.Struct, frozen=True):
     high: int
     points: int
     checksum: int
+    brief: bytes
+    """Reductions of the body, with a checksum of their own."""
     body: bytes
 
 
@@ -65,6 +70,8 @@ class ChunkSpan(msgspec.Struct, frozen=True):
     low: int = -(2**63)
     high: int = 2**63 - 1
     limit: int = 64
+    briefs: bool = False
+    """The reductions of packed chunks instead of their bodies; else bodies and no reductions."""
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

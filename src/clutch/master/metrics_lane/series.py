@@ -1,71 +1,123 @@
 """Many points as few: each series is held as buckets that keep the last value and the range. Pure.
 
-However many points come, a series never holds more than four times what was asked for. Neighbours by step are joined
-so that every bucket stands for about as many points as any other.
+However many points come, a series never holds more than four times what was asked for and what came last. In the end
+neighbours by step are joined, either so that every bucket stands for about as many points as any other, or, where
+``tsdownsample`` is installed, so that the buckets end at the points that give the curve its shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import math
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import Any
 
-from clutch.wire.metrics import SeriesPoint, Value
+from clutch.master.metrics_lane.briefs import Bucket
+from clutch.wire.metrics import SeriesPoint
 
-Bucket = tuple[int, float, Value, float | None, float | None, int, bool]
-"""Step, time and value of its last point; lowest and highest value; how many points; whether they are superseded.
-(A plain tuple, since one is made for every point that is read.)"""
+_SHAPE_LEAST = 4
+"""Fewer points than that have no shape to keep."""
+
+
+@functools.cache
+def _tools() -> Any:
+    """numpy and the chooser of points; None unless both are installed."""
+    try:
+        import numpy
+        from tsdownsample import MinMaxLTTBDownsampler
+    except ImportError:
+        return None
+    return numpy, MinMaxLTTBDownsampler()
 
 
 class Buckets:
-    """One series as it is read. ``limit`` is the step beyond which its points are superseded."""
+    """One series as it is read."""
 
-    def __init__(self, points_max: int, limit: int | None) -> None:
+    def __init__(self, points_max: int) -> None:
         self._max = points_max
-        self._limit = limit
         self._held: list[Bucket] = []
         self.total = 0
 
-    def add(self, step: int, at: float, value: Value) -> None:
-        number = None if isinstance(value, str) or value != value else value
-        superseded = self._limit is not None and step > self._limit
-        self._held.append((step, at, value, number, number, 1, superseded))
-        self.total += 1
+    def extend(self, buckets: Sequence[Bucket], count: int) -> None:
+        """Take buckets of so many points in all."""
+        self._held += buckets
+        self.total += count
         if len(self._held) > 4 * self._max:
             self._held = joined(self._held, 2 * self._max)
 
-    def points(self) -> tuple[SeriesPoint, ...]:
-        return tuple(_point(bucket) for bucket in joined(self._held, self._max))
+    def take(self, other: Buckets) -> None:
+        self.extend(other._held, other.total)
+
+    def points(self, shapes: bool = True) -> tuple[SeriesPoint, ...]:
+        """At most so many as were asked for, one more where superseded points begin."""
+        tools = _tools() if shapes and self._max >= _SHAPE_LEAST else None
+        found = joined(self._held, self._max) if tools is None else shaped(self._held, self._max, tools)
+        return tuple([_point(bucket) for bucket in found])
 
 
 def joined(held: Iterable[Bucket], count: int) -> list[Bucket]:
-    """At most so many buckets (one more where superseded points begin), by step."""
+    """At most so many buckets (one more where superseded points begin), by step, each of about as many points."""
     ordered = sorted(held, key=itemgetter(0))  # stable: of one step, the last reported stays last
     if len(ordered) <= count:
         return ordered
-    total = sum(bucket[5] for bucket in ordered)
+    total = sum(map(itemgetter(5), ordered))
     found: list[Bucket] = []
     passed, filled = 0, -1
-    run: list[Bucket] = []
-    for bucket in ordered:
+    start = 0
+    for place, bucket in enumerate(ordered):
         slot = passed * count // total
         passed += bucket[5]
-        if run and (slot != filled or run[-1][6] != bucket[6]):
-            found.append(_one(run))
-            run = []
-        run.append(bucket)
+        if place > start and (slot != filled or ordered[start][6] != bucket[6]):
+            found.append(_one(ordered[start:place]))
+            start = place
         filled = slot
-    found.append(_one(run))
+    found.append(_one(ordered[start:]))
     return found
 
 
-def _one(run: list[Bucket]) -> Bucket:
+def shaped(held: Iterable[Bucket], count: int, tools: Any) -> list[Bucket]:
+    """At most so many buckets (one more where superseded points begin), by step, that end where the curve turns."""
+    ordered = sorted(held, key=itemgetter(0))
+    if len(ordered) <= count:
+        return ordered
+    cut = next((place for place, bucket in enumerate(ordered) if bucket[6]), len(ordered))
+    shares = ((ordered[:cut], count * cut // len(ordered)), (ordered[cut:], count - count * cut // len(ordered)))
+    found: list[Bucket] = []
+    for part, share in shares:
+        if share < _SHAPE_LEAST or len(part) <= share:
+            found += joined(part, max(share, 1))
+            continue
+        start = 0
+        for end in _ends(part, share, tools):
+            found.append(_one(part[start : end + 1]))
+            start = end + 1
+    return found
+
+
+def _ends(ordered: Sequence[Bucket], count: int, tools: Any) -> list[int]:
+    """The places of the chosen ones, the last among them."""
+    numpy, chooser = tools
+    held = 0.0
+    heights = []
+    for bucket in ordered:
+        value = bucket[2]
+        if not isinstance(value, str) and math.isfinite(value):
+            held = float(value)
+        heights.append(held)  # what is no height stands where the one before it stood
+    steps = numpy.array([bucket[0] for bucket in ordered], dtype=numpy.float64)
+    chosen = chooser.downsample(steps, numpy.array(heights), n_out=count)
+    return sorted({*chosen.tolist(), len(ordered) - 1})
+
+
+def _one(run: Sequence[Bucket]) -> Bucket:
     """Neighbours as one bucket."""
     if len(run) == 1:
         return run[0]
     step, at, value, _, _, _, superseded = run[-1]
-    low = min((bucket[3] for bucket in run if bucket[3] is not None), default=None)
-    high = max((bucket[4] for bucket in run if bucket[4] is not None), default=None)
-    return (step, at, value, low, high, sum(bucket[5] for bucket in run), superseded)
+    low = min([bucket[3] for bucket in run if bucket[3] is not None], default=None)
+    high = max([bucket[4] for bucket in run if bucket[4] is not None], default=None)
+    return (step, at, value, low, high, sum([bucket[5] for bucket in run]), superseded)
 
 
 def _point(bucket: Bucket) -> SeriesPoint:

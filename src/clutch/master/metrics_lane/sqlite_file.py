@@ -8,13 +8,13 @@ from pathlib import Path
 from clutch.master.lanes.sqlite_file import FileSchema, LaneReader, LaneWriter
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceState, TaskMetrics
 from clutch.master.metrics_lane.tables import (
-    CHUNK_COLUMNS,
     KEY_COLUMNS,
     ROWS,
     SOURCE_COLUMNS,
     VERSION,
     chunk_from,
     key_of,
+    part_of,
     state_from,
 )
 from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
@@ -32,12 +32,15 @@ CREATE TABLE metrics_sources (
     UNIQUE (task, role, rank, generation, epoch, incarnation));
 CREATE TABLE metrics_chunks (
     source INTEGER NOT NULL, first_batch INTEGER NOT NULL, last_batch INTEGER NOT NULL, low_step INTEGER NOT NULL,
-    high_step INTEGER NOT NULL, points INTEGER NOT NULL, checksum INTEGER NOT NULL, body BLOB NOT NULL);
+    high_step INTEGER NOT NULL, points INTEGER NOT NULL, checksum INTEGER NOT NULL, brief BLOB NOT NULL,
+    body BLOB NOT NULL);
 CREATE UNIQUE INDEX metrics_chunks_place ON metrics_chunks (source, first_batch);
 CREATE TABLE metrics_resumed (
     task TEXT NOT NULL, epoch INTEGER NOT NULL, step INTEGER NOT NULL, PRIMARY KEY (task, epoch)) WITHOUT ROWID;
 """,
+    upgrades={2: "ALTER TABLE metrics_chunks ADD COLUMN brief BLOB NOT NULL DEFAULT x''"},
 )
+_NOTHING = "x''"
 _SOURCES = f"SELECT {', '.join(SOURCE_COLUMNS)} FROM metrics_sources"
 
 
@@ -85,7 +88,7 @@ class Reader(LaneReader):
 
     def chunks(self, span: ChunkSpan) -> list[Chunk]:
         query = (
-            f"SELECT {', '.join(CHUNK_COLUMNS)} FROM metrics_chunks WHERE source = ? AND first_batch >= ? "
+            f"SELECT {part_of(span.briefs, _NOTHING)} FROM metrics_chunks WHERE source = ? AND first_batch >= ? "
             "AND low_step <= ? AND high_step >= ? ORDER BY first_batch LIMIT ?"
         )
         values = (span.source, span.first, span.high, span.low, span.limit)

@@ -10,12 +10,22 @@ from clutch.master.metrics_lane.packing import checked
 from clutch.master.metrics_lane.records import Chunk, SourceState, moved
 from clutch.wire.ids import Fence, MemberId, TaskId
 
-VERSION = 1
+VERSION = 2
 """Of the schema. A store of a newer release is refused."""
 KEY_COLUMNS = ("task", "role", "rank", "generation", "epoch", "incarnation")
 MOVING_COLUMNS = ("version", "sequence", "loose_start", "loose_rows", "loose_points", "latest")
 SOURCE_COLUMNS = (*KEY_COLUMNS, "id", *MOVING_COLUMNS)
-CHUNK_COLUMNS = ("first_batch", "last_batch", "low_step", "high_step", "points", "checksum", "body")
+CHUNK_COLUMNS = ("first_batch", "last_batch", "low_step", "high_step", "points", "checksum", "brief", "body")
+
+
+def part_of(briefs: bool, nothing: str) -> str:
+    """The columns of a chunk, of which one of the last two is left out; ``nothing`` is an empty value."""
+    brief, body = "brief", "body"
+    if briefs:
+        body = f"CASE WHEN length(brief) = 0 THEN body ELSE {nothing} END"
+    else:
+        brief = nothing
+    return ", ".join((*CHUNK_COLUMNS[:-2], brief, body))
 
 
 def key_of(member: MemberId, fence: Fence) -> tuple[Any, ...]:
@@ -37,7 +47,7 @@ def state_from(row: Sequence[Any]) -> SourceState:
 
 def values_of(chunk: Chunk) -> tuple[Any, ...]:
     """In the order of ``CHUNK_COLUMNS``."""
-    return (chunk.first, chunk.last, chunk.low, chunk.high, chunk.points, chunk.checksum, chunk.body)
+    return (chunk.first, chunk.last, chunk.low, chunk.high, chunk.points, chunk.checksum, chunk.brief, chunk.body)
 
 
 def chunk_from(row: Sequence[Any]) -> Chunk:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from clutch.master.metrics_lane.packing import Row, chunk, row, rows_in, with_latest
-from clutch.master.metrics_lane.records import PACK_POINTS, PACK_ROWS, Chunk, SourceChange, SourceState
+from clutch.master.metrics_lane.columns import Row, columns_of
+from clutch.master.metrics_lane.digests import with_news
+from clutch.master.metrics_lane.packing import digests_in, loose_chunk, packed_chunk, row, rows_in
+from clutch.master.metrics_lane.records import PACK_ROWS, PACK_VALUES, Chunk, SourceChange, SourceState
 from clutch.wire.errors import BadRequest, Conflict, TooLarge
 from clutch.wire.metrics import (
     BATCH_MAX_POINTS,
@@ -71,24 +73,34 @@ def _value(value: Value, name: str, key: str) -> Value:
     return value
 
 
-def needs_loose(state: SourceState, points: int) -> bool:
+def values_in(rows: Iterable[Row]) -> int:
+    return sum(len(row[3]) for row in rows)
+
+
+def needs_loose(state: SourceState, values: int) -> bool:
     """Whether the loose rows will be packed, so that they must be read first."""
-    return bool(state.loose_rows) and (state.loose_rows + 1 >= PACK_ROWS or state.loose_points + points >= PACK_POINTS)
+    return bool(state.loose_rows) and (state.loose_rows + 1 >= PACK_ROWS or state.loose_points + values >= PACK_VALUES)
 
 
 def build(state: SourceState, rows: Sequence[Row], reached: int, loose: Sequence[Chunk]) -> SourceChange:
     """The change that makes new points durable; with ``loose`` chunks it packs them together."""
     first = loose[0].first if loose else state.sequence + 1
-    old = [row for one in loose for row in rows_in(one)]
-    put = chunk(first, reached, [*old, *rows])
-    packs = bool(loose) or len(rows) >= PACK_POINTS
+    values = values_in(rows)
+    news = columns_of(rows)
+    packs = bool(loose) or values >= PACK_VALUES
+    if packs:
+        old = [row for one in loose for row in rows_in(one)]
+        every = [*old, *rows] if old else rows
+        put = packed_chunk(first, reached, every, columns_of(every) if old else news)
+    else:
+        put = loose_chunk(first, reached, rows)
     changed = replace(
         state,
         version=state.version + 1,
         sequence=reached,
         loose_start=reached + 1 if packs else state.loose_start,
         loose_rows=0 if packs else state.loose_rows + 1,
-        loose_points=0 if packs else state.loose_points + len(rows),
-        latest=with_latest(state.latest, rows),
+        loose_points=0 if packs else state.loose_points + values,
+        latest=with_news(state.latest, digests_in(news)),
     )
     return SourceChange(changed, (put,), tuple(one.first for one in loose))

@@ -1,0 +1,223 @@
+"""Rows as columns, and columns as bytes: steps, times and values of each metric as arrays, packed one by one. Pure.
+
+A packed body starts with a version byte and a head that says where each column lies, so that reading one metric unpacks
+that one alone. Metrics that were reported together share their steps and times. Within a body a column is ordered by
+step; of one step the last reported comes last.
+
+Steps are kept as differences and floats with their bytes apart (all first bytes, then all second ones ...): both are
+what makes them small. Integers are exact; a column with texts or of mixed types is kept as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, islice
+from operator import itemgetter, le, sub
+
+import msgspec
+
+from clutch.wire.metrics import Value
+
+Row = tuple[str, int, float, dict[str, Value]]
+"""Group, step, time, values."""
+
+COLUMNAR = 2
+"""The version byte of a columnar body. One of rows starts with zlib's own first byte, 0x78."""
+FLOATS, INTEGERS, MIXED = "d", "q", "m"
+_LEVEL = 1
+_LENGTH = struct.Struct("<BI")
+_SWAPPED = sys.byteorder == "big"
+_encoder = msgspec.msgpack.Encoder()
+_values = msgspec.msgpack.Decoder(list[Value])
+
+
+class Timeline(msgspec.Struct, frozen=True, array_like=True):
+    """Steps and times that several columns share."""
+
+    steps: Sequence[int]
+    ats: Sequence[float]
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One metric of one group."""
+
+    group: str
+    name: str
+    time: Timeline
+    values: Sequence[Value]
+
+    @property
+    def kind(self) -> str:
+        types = set(map(type, self.values))
+        return FLOATS if types == {float} else INTEGERS if types == {int} else MIXED
+
+
+class _PackedTimeline(msgspec.Struct, frozen=True, array_like=True):
+    count: int
+    first: int
+    steps_size: int
+    ats_size: int
+
+
+class _PackedColumn(msgspec.Struct, frozen=True, array_like=True):
+    group: str
+    name: str
+    kind: str
+    timeline: int
+    size: int
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    timelines: tuple[_PackedTimeline, ...]
+    columns: tuple[_PackedColumn, ...]
+
+
+_head = msgspec.msgpack.Decoder(_Head)
+
+
+# -- rows as columns ----------------------------------------------------------------------------------------------
+
+
+def columns_of(rows: Sequence[Row]) -> list[Column]:
+    """The metrics in these rows, each ordered by step."""
+    steps = [row[1] for row in rows]
+    if not all(map(le, steps, islice(steps, 1, None))):
+        rows = sorted(rows, key=itemgetter(1))
+    shapes: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    for row in rows:
+        shapes.setdefault((row[0], tuple(row[3])), []).append(row)
+    holders: dict[tuple[str, str], int] = {}
+    for group, names in shapes:
+        for name in names:
+            holders[group, name] = holders.get((group, name), 0) + 1
+    found: list[Column] = []
+    for (group, names), members in shapes.items():
+        alone = [place for place, name in enumerate(names) if holders[group, name] == 1]
+        if alone:
+            time = Timeline([row[1] for row in members], [row[2] for row in members])
+            values = list(zip(*[row[3].values() for row in members], strict=True))
+            found += [Column(group, names[place], time, values[place]) for place in alone]
+    shared = [key for key, count in holders.items() if count > 1]
+    return found + list(_scattered(rows, shared)) if shared else found
+
+
+def _scattered(rows: Sequence[Row], keys: Sequence[tuple[str, str]]) -> Iterator[Column]:
+    """Metrics that come now with these companions, now with those."""
+    times: dict[tuple[tuple[int, ...], tuple[float, ...]], Timeline] = {}
+    for group, name in keys:
+        held = [row for row in rows if row[0] == group and name in row[3]]
+        key = tuple(row[1] for row in held), tuple(row[2] for row in held)
+        yield Column(group, name, times.setdefault(key, Timeline(*key)), [row[3][name] for row in held])
+
+
+# -- columns as bytes ---------------------------------------------------------------------------------------------
+
+
+def packed(columns: Sequence[Column]) -> bytes:
+    timelines: dict[int, int] = {}
+    times: list[_PackedTimeline] = []
+    heads: list[_PackedColumn] = []
+    time_parts: list[bytes] = []
+    parts: list[bytes] = []
+    for column in columns:
+        place = timelines.get(id(column.time))
+        if place is None:
+            place = timelines[id(column.time)] = len(times)
+            steps, ats = _packed_steps(column.time.steps), packed_floats(column.time.ats)
+            times.append(_PackedTimeline(len(column.values), column.time.steps[0], len(steps), len(ats)))
+            time_parts += (steps, ats)
+        kind = column.kind
+        body = packed_values(kind, column.values)
+        heads.append(_PackedColumn(column.group, column.name, kind, place, len(body)))
+        parts.append(body)
+    head = _encoder.encode(_Head(tuple(times), tuple(heads)))
+    return b"".join((_LENGTH.pack(COLUMNAR, len(head)), head, *time_parts, *parts))
+
+
+def packed_values(kind: str, values: Sequence[Value]) -> bytes:
+    if kind == FLOATS:
+        return packed_floats(values)  # type: ignore[arg-type]
+    if kind == INTEGERS:
+        return zlib.compress(_apart(raw("q", values)), _LEVEL)  # type: ignore[arg-type]
+    return zlib.compress(_encoder.encode(list(values)), _LEVEL)
+
+
+def packed_floats(values: Sequence[float]) -> bytes:
+    return zlib.compress(_apart(raw("d", values)), _LEVEL)
+
+
+def _packed_steps(steps: Sequence[int]) -> bytes:
+    # They are ordered, so a difference is never negative; and at most 2**64 - 1.
+    return zlib.compress(raw("Q", map(sub, islice(steps, 1, None), steps)), _LEVEL)  # type: ignore[arg-type]
+
+
+def raw(code: str, values: Sequence[float | int]) -> bytes:
+    """Eight bytes each, the lowest first."""
+    numbers = array(code, values)
+    if _SWAPPED:
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def numbers_in(code: str, body: bytes) -> array[float] | array[int]:
+    numbers = array(code)
+    numbers.frombytes(body)
+    if _SWAPPED:
+        numbers.byteswap()
+    return numbers
+
+
+def _apart(body: bytes) -> bytes:
+    return b"".join([body[place::8] for place in range(8)])
+
+
+def _together(body: bytes) -> bytes:
+    count = len(body) // 8
+    whole = bytearray(len(body))
+    for place in range(8):
+        whole[place::8] = body[place * count : (place + 1) * count]
+    return bytes(whole)
+
+
+class Body:
+    """A columnar body that is unpacked as far as it is read. What is wrong with it comes as the decoders' errors."""
+
+    def __init__(self, body: bytes) -> None:
+        version, length = _LENGTH.unpack_from(body)
+        if version != COLUMNAR:
+            raise ValueError(f"a body of version {version}")
+        start = _LENGTH.size + length
+        self._body = body
+        self._head = _head.decode(body[_LENGTH.size : start])
+        sizes = chain((start,), *((one.steps_size, one.ats_size) for one in self._head.timelines))
+        self._places = list(accumulate(chain(sizes, (one.size for one in self._head.columns))))
+        if self._places[-1] != len(body):
+            raise ValueError("a body of another length than its head says")
+        self._times: dict[int, Timeline] = {}
+        self.names = [(one.group, one.name) for one in self._head.columns]
+
+    def count(self, place: int) -> int:
+        return self._head.timelines[self._head.columns[place].timeline].count
+
+    def column(self, place: int) -> Column:
+        head = self._head.columns[place]
+        part = zlib.decompress(self._part(2 * len(self._head.timelines) + place))
+        if head.kind == MIXED:
+            return Column(head.group, head.name, self._time(head.timeline), _values.decode(part))
+        return Column(head.group, head.name, self._time(head.timeline), numbers_in(head.kind, _together(part)))
+
+    def _part(self, place: int) -> bytes:
+        return self._body[self._places[place] : self._places[place + 1]]
+
+    def _time(self, place: int) -> Timeline:
+        found = self._times.get(place)
+        if found is None:
+            first = self._head.timelines[place].first
+            differences = numbers_in("Q", zlib.decompress(self._part(2 * place)))
+            ats = numbers_in("d", _together(zlib.decompress(self._part(2 * place + 1))))
+            found = self._times[place] = Timeline(array("q", accumulate(differences, initial=first)), ats)
+        return found
