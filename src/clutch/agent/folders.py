@@ -101,8 +101,6 @@ def _link(mount: Mount, cwd: Path) -> None:
     """A plain process sees the machine as it is, so a mount is a link inside its folder. Outside of it nothing is
     made: a link there would stay for everybody."""
     source, target = Path(mount.source), Path(mount.target)
-    if not source.exists():
-        raise BadRequest(f"the mount's source {source} is not on this machine", object=str(target))
     if target.is_absolute():
         if target.resolve() == source.resolve():
             return

@@ -19,6 +19,7 @@ import structlog
 
 from clutch.agent import brain as b
 from clutch.agent.boot import boot_on_node
+from clutch.agent.data import check_data, needed_paths
 from clutch.agent.directory import MemberDirectories
 from clutch.agent.folders import Note, WorkFolders, home_of
 from clutch.agent.holders import Holders
@@ -29,7 +30,7 @@ from clutch.agent.relay import Relay
 from clutch.agent.shim import OUTPUT
 from clutch.backends.containers.base import Addresses, Containers, Doing, Key, Wakes
 from clutch.wire.containers import REASON_MAX, ContainerSpec, ExitRecord, Observed, Usage
-from clutch.wire.errors import BadRequest, ClutchError, NotFound, UserError
+from clutch.wire.errors import BadRequest, ClutchError, DataMissing, NotFound, UserError
 from clutch.wire.ids import LeaseId
 from clutch.wire.messages import Exit, ExitCause, Hello, MemberStatus, Refusal, Report, Wanted, WantedMember
 from clutch.wire.programs import Kit, KitRequest
@@ -264,6 +265,7 @@ class Hands:
                 observed = await containers.start(spec)
         except Exception as failed:  # whatever somebody wrote into a task, it must not end the agent
             cause = ExitCause.REFUSED if isinstance(failed, UserError | ValueError) else ExitCause.NEVER_STARTED
+            cause = ExitCause.NO_DATA if isinstance(failed, DataMissing) else cause
             self._never_started(key, life, str(failed) or type(failed).__name__, cause)
             return
         life.notices = (*observed.notices, *life.note.notices)
@@ -281,6 +283,9 @@ class Hands:
         kit = await self._mouth.kit(KitRequest(*key), ground.kit_timeout_s)
         if kit.error:
             raise BadRequest(kit.error, object=str(wanted.member))
+        if paths := needed_paths(program):
+            life.doing = "looking for its data"
+            await check_data(paths, kit.run_as, ground.around.node)
         life.doing = "preparing its folder"
         mounts = program.mounts if backend == PROCESS else ()
         folder = ground.folders.make(key, kit.run_as, mounts)

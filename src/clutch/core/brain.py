@@ -121,6 +121,9 @@ def _tick(state: State, now: float, news: News) -> Facts:
                 yield from members.rest_due(state, _member(whose), now)
             case Due.ALARM:
                 yield from controllers.alarm_due(state, whose, news)
+            case Due.BAR:
+                task, _, node = whose.rpartition("@")
+                yield f.NodeBarLifted(TaskId(task), NodeId(node))
 
 
 def _member(name: str) -> MemberId:

@@ -21,6 +21,7 @@ class Due(StrEnum):
     REST = "7-rest"  # a task: it has rested long enough
     MEMBER_REST = "8-member-rest"  # a member: it has rested long enough
     ALARM = "9-alarm"  # a controller wanted to be woken
+    BAR = "a-bar"  # a task and a node: what was missing there may be there by now
 
 
 class Deadlines:

@@ -170,6 +170,8 @@ def _thaw_tasks(state: State, frozen: FrozenState) -> None:
         ledger = state.ledgers[task.spec.pool]
         if task.state is TaskState.RESTING:
             state.deadlines.set(Due.REST, task.task, task.rest_until)
+        for bar in task.barred:
+            state.deadlines.set(Due.BAR, tasks.bar_name(task.task, bar.node), bar.until)
         if task.state is TaskState.QUEUED:
             ledger.enqueue(tasks.request(task))
         present = [m for m in state.members_of(task.task) if m.state in members.PRESENT]

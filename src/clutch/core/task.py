@@ -42,6 +42,14 @@ LEAVE_REASON: dict[TaskWish, PreemptReason] = {
 }
 
 
+class Bar(msgspec.Struct, frozen=True):
+    """A node that lacks what the task needs, until when it is not tried, and what it lacks."""
+
+    node: NodeId
+    until: float
+    detail: str = ""
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskId
     spec: TaskSpec
@@ -65,6 +73,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     """Sizes of roles that were changed after submission."""
     excluded: tuple[NodeId, ...] = ()
+    barred: tuple[Bar, ...] = ()
     priority: int = 0
     """0: the spec's."""
     last_victim_at: float = 0.0
@@ -85,6 +94,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """How many members the role should have now (a split role has as many as its placement gave it)."""
         assert isinstance(role.shape, Members)
         return self.counts.get(role.name, role.shape.count)
+
+
+def bar_name(task: TaskId, node: NodeId) -> str:
+    """Whose deadline a bar's end is."""
+    return f"{task}@{node}"
 
 
 def leads(role: RoleSpec) -> bool:
@@ -119,7 +133,7 @@ def request_for(task: Task, identity: RequestId, parts: tuple[Part, ...]) -> Req
         max_slots=spec.max_slots,
         preemptible=spec.preemptible,
         leave_within_s=spec.leave_within_s,
-        excluded_nodes=(*spec.excluded_nodes, *task.excluded),
+        excluded_nodes=(*spec.excluded_nodes, *task.excluded, *(bar.node for bar in task.barred)),
     )
 
 

@@ -50,10 +50,16 @@ def of_live(
         return "It is paused: it waits until it is resumed."
     if task.state is TaskState.RESTING:
         left = seconds(task.rest_until - now)
-        return f"The cluster failed it {task.setbacks} times in a row, so it rests; it is queued again in {left}."
+        rests = f"The cluster failed it {task.setbacks} times in a row, so it rests; it is queued again in {left}."
+        return f"{rests}{_barred(task)}"
     if task.state is TaskState.QUEUED or allocation is None:
         return _queued(task, waiting)
     return _running(task, allocation, members, uses, now)
+
+
+def _barred(task: Task) -> str:
+    """What was missing where."""
+    return "".join(f" Not tried on {bar.node} for now: {bar.detail.rstrip('.')}." for bar in task.barred[:4])
 
 
 def _queued(task: Task, waiting: WhyWaiting | None) -> str:
@@ -63,7 +69,7 @@ def _queued(task: Task, waiting: WhyWaiting | None) -> str:
     ahead = {0: "it is next in its pool's queue", 1: "1 is ahead of it"}
     place = ahead.get(waiting.position, f"{waiting.position} are ahead of it")
     blockers = f", and waits for {', '.join(waiting.blockers)}" if waiting.blockers else ""
-    return f"It is queued{again}: {waiting.detail or waiting.code}; {place}{blockers}."
+    return f"It is queued{again}: {waiting.detail or waiting.code}; {place}{blockers}.{_barred(task)}"
 
 
 def _running(task: Task, allocation: Allocation, members: list[Member], uses: Uses, now: float) -> str:

@@ -6,12 +6,12 @@ The one place where the SDK stands on more than the wire: the store that trials 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clutch.sdk import experiment_calls as calls
+from clutch.sdk.where import surroundings
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, Corrupt
 from clutch.wire.experiment_api import CheckpointDetail, StorageWay
 from clutch.wire.experiments import CheckpointState, Storage
@@ -55,7 +55,7 @@ def _straight(client: Client, detail: CheckpointDetail) -> Store | None:
     from clutch.runtime.checkpoint import Served, Store
     from clutch.runtime.checkpoint_ways import direct_folder
 
-    address, secret = detail.row.storage, os.environ.get(SECRET, "")
+    address, secret = detail.row.storage, surroundings().get(SECRET, "")
     if not address:
         way = _way(client, detail.row.workspace)
         if direct_folder(way) is None:

@@ -5,6 +5,7 @@
     ClutchError
     ├── UserError            the caller can mend it
     │   ├── BadRequest           400  bad_request        unknown key, wrong type, impossible amount
+    │   │   └── BadConfig        400  bad_config         a configuration; ``problems`` are all that is wrong with it
     │   ├── NotAuthenticated     401  not_authenticated  no token, or one that is unknown, expired or revoked
     │   ├── NotAllowed           403  not_allowed        the caller may not do this
     │   ├── NotFound             404  not_found          no such task, node, lease
@@ -46,6 +47,20 @@ class ErrorView(msgspec.Struct, frozen=True):
     path: str = ""
 
 
+class Problem(msgspec.Struct, frozen=True):
+    """One of several things that are wrong: where, what, and what would be right."""
+
+    path: str
+    problem: str
+    hint: str = ""
+
+
+class ProblemsView(ErrorView, frozen=True):
+    """An error with several causes. Who knows only ``ErrorView`` reads them in ``cause``, line by line."""
+
+    problems: tuple[Problem, ...] = ()
+
+
 class ClutchError(Exception):
     """``cause`` says what went wrong, ``object`` what it happened to, ``next_step`` what to do about it."""
 
@@ -80,6 +95,59 @@ class BadRequest(UserError):
     """What was asked for is malformed or impossible."""
 
     code, status = "bad_request", 400
+
+
+class BadConfig(BadRequest):
+    """A configuration that is not accepted. ``problems`` are all that is wrong with it, not only the first.
+
+    They are told line by line in ``cause``, and read from there again, so every way an error travels carries them.
+    """
+
+    code, status = "bad_config", 400
+
+    def __init__(
+        self,
+        cause: str = "",
+        *,
+        object: str = "",
+        next_step: str = "",
+        path: str = "",
+        problems: tuple[Problem, ...] = (),
+    ) -> None:
+        super().__init__(cause or _listed(problems), object=object, next_step=next_step, path=path)
+        self.problems = problems or _problems_in(self.cause)
+
+    def __str__(self) -> str:
+        subject = f"{self.object}: " if self.object else ""
+        step = f"\n{self.next_step}" if self.next_step else ""
+        return f"{subject}{self.cause}{step}"
+
+    def view(self) -> ErrorView:
+        return ProblemsView(self.code, self.cause, self.object, self.next_step, self.path, self.problems)
+
+
+def _listed(problems: tuple[Problem, ...]) -> str:
+    lines = [f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"]
+    for found in problems:
+        lines.append(f"- {found.path}: {_one_line(found.problem)}")
+        lines += [f"  {_one_line(found.hint)}"] if found.hint else []
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _problems_in(cause: str) -> tuple[Problem, ...]:
+    """What ``_listed`` wrote."""
+    found: list[Problem] = []
+    for line in cause.splitlines()[1:]:
+        if line.startswith("- "):
+            path, _, problem = line[2:].partition(": ")
+            found.append(Problem(path, problem))
+        elif found:
+            found[-1] = Problem(found[-1].path, found[-1].problem, line.strip())
+    return tuple(found)
 
 
 class NotAuthenticated(UserError):
@@ -172,6 +240,12 @@ class DiskFull(ClusterError):
     """The disk is full; nothing was written."""
 
     code, status = "disk_full", 507
+
+
+class DataMissing(ClusterError):
+    """Files that a program needs cannot be had on this node."""
+
+    code, status = "data_missing", 503
 
 
 class Corrupt(ClusterError):

@@ -199,6 +199,22 @@ class NodeExcluded(Fact, frozen=True, tag="node_excluded"):
     node: NodeId
 
 
+class NodeBarred(Fact, frozen=True, tag="node_barred"):
+    """A node lacks what the task needs there; it is not tried again before ``until``."""
+
+    task: TaskId
+    node: NodeId
+    until: float
+    detail: str = ""
+
+
+class NodeBarLifted(Fact, frozen=True, tag="node_bar_lifted"):
+    """The node may be tried again."""
+
+    task: TaskId
+    node: NodeId
+
+
 class CheckpointCommitted(Fact, frozen=True, tag="checkpoint_committed"):
     task: TaskId
     epoch: Epoch
@@ -442,7 +458,8 @@ AnyFact = (
     TermBegan | PoolPut | QuotaSet | QuotaRemoved | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
     | SlotsDisabled | NodeRemoved | MachineAsked | MachineLaunched | MachineFailed | MachineIdle | MachineStopAsked
     | MachineStray | MachineGone | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
-    | NodeExcluded | CheckpointCommitted | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
+    | NodeExcluded | NodeBarred | NodeBarLifted | CheckpointCommitted
+    | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
     | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
     | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached
     | LeaseWanted | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded

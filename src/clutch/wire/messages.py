@@ -104,10 +104,11 @@ class ExitCause(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     NEVER_STARTED = "never_started"  # the machine could not start it: no room, no answer, its starter died
     REFUSED = "refused"  # what was asked for cannot be started: no such command, image, secret. Trying again is no use
+    NO_DATA = "no_data"  # files it needs are not on this machine; on another one they may be
     MACHINE = "machine"  # the machine went down under it
 
 
-INFRASTRUCTURE = (ExitCause.NEVER_STARTED, ExitCause.MACHINE)
+INFRASTRUCTURE = (ExitCause.NEVER_STARTED, ExitCause.NO_DATA, ExitCause.MACHINE)
 """Not the user's failure: retried without counting."""
 
 

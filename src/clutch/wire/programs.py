@@ -43,6 +43,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     secrets: tuple[SecretUse, ...] = ()
     image: Image | None = None
     mounts: tuple[Mount, ...] = ()
+    needs: tuple[str, ...] = ()
+    """Paths of the node, besides the mounts' sources, that must be readable before it starts."""
     ports: tuple[int, ...] = ()
     """Ports of the program that the proxy may reach. 0 asks for any free one: the n-th is in ``CLUTCH_PORT_n``."""
     idle_timeout_s: float = 0.0

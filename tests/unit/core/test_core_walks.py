@@ -119,7 +119,13 @@ class Walker:
         lives = [m for machine in self.house.machines.values() for m, _ in machine.brain.records]
         if lives:
             code, cause = self.rng.choice(
-                [(0, ExitCause.OWN), (0, ExitCause.OWN), (1, ExitCause.OWN), (1, ExitCause.MACHINE)]
+                [
+                    (0, ExitCause.OWN),
+                    (0, ExitCause.OWN),
+                    (1, ExitCause.OWN),
+                    (1, ExitCause.MACHINE),
+                    (1, ExitCause.NO_DATA),
+                ]  # fmt: skip
             )
             offset = self.rng.choice((0, 0, 10))
             self.house.exit(self.rng.choice(lives), Exit(code, cause, output_offset=offset))

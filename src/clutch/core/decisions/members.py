@@ -25,6 +25,10 @@ TERMINATED = (-SIGTERM, 128 + SIGTERM)
 """How a program that knows nothing of us ends when it is asked to leave; the second through a shell."""
 
 
+BARRED_S = 120.0
+"""So long a node that lacked a task's data is not tried again for it."""
+
+
 def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
     """Its shim says how it ended."""
     yield f.MemberExited(member.member, member.fence(state.generation), exit)
@@ -42,6 +46,8 @@ def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
         if member.leave_reason is not None and allocation.state not in allocation_machine.ENDED:
             yield from _left_alone(state, member, now)
             return
+    if exit.cause is ExitCause.NO_DATA and member.placement is not None:
+        yield f.NodeBarred(member.member.task, member.placement.node, now + BARRED_S, exit.reason)
     ours = exit.cause in INFRASTRUCTURE or exit.cause is ExitCause.ENDED
     yield from _died(state, member, Verdict.INFRASTRUCTURE if ours else Verdict.FAILED, detail, now)
 

@@ -17,7 +17,7 @@ from clutch.core.folds.indexes import (
 )
 from clutch.core.recorded import Recorded
 from clutch.core.state import KEYS_REMEMBERED, State
-from clutch.core.task import Task
+from clutch.core.task import Bar, Task, bar_name
 from clutch.wire import facts as f
 from clutch.wire.ids import RequestId
 from clutch.wire.outcomes import TaskState
@@ -65,6 +65,8 @@ def _task_ended(state: State, fact: f.TaskEnded, recorded: Recorded) -> None:
     if task.state is TaskState.QUEUED:
         withdraw(state, task)
     state.deadlines.clear(Due.REST, fact.task)
+    for bar in task.barred:
+        state.deadlines.clear(Due.BAR, bar_name(fact.task, bar.node))
     state.touched.tasks.pop(task.task, None)
     state.touched.ended_tasks[task.task] = replace(
         task, state=TaskState.ENDED, reason=fact.reason, detail=fact.detail, ended_at=recorded.at
@@ -105,6 +107,23 @@ def _node_excluded(state: State, fact: f.NodeExcluded, recorded: Recorded) -> No
     _amend(state, task)
 
 
+def _node_barred(state: State, fact: f.NodeBarred, recorded: Recorded) -> None:
+    task = state.tasks[fact.task]
+    others = tuple(bar for bar in task.barred if bar.node != fact.node)
+    task = replace(task, barred=(*others, Bar(fact.node, fact.until, fact.detail)))
+    state.deadlines.set(Due.BAR, bar_name(fact.task, fact.node), fact.until)
+    put_task(state, task)
+    _amend(state, task)
+
+
+def _node_bar_lifted(state: State, fact: f.NodeBarLifted, recorded: Recorded) -> None:
+    task = state.tasks[fact.task]
+    task = replace(task, barred=tuple(bar for bar in task.barred if bar.node != fact.node))
+    state.deadlines.clear(Due.BAR, bar_name(fact.task, fact.node))
+    put_task(state, task)
+    _amend(state, task)
+
+
 def _checkpoint_committed(state: State, fact: f.CheckpointCommitted, recorded: Recorded) -> None:
     put_task(state, replace(state.tasks[fact.task], checkpoint=fact.checkpoint, step=fact.step))
 
@@ -122,5 +141,7 @@ HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
     f.RoleResized: _role_resized,
     f.PrioritySet: _priority_set,
     f.NodeExcluded: _node_excluded,
+    f.NodeBarred: _node_barred,
+    f.NodeBarLifted: _node_bar_lifted,
     f.CheckpointCommitted: _checkpoint_committed,
 }

@@ -132,8 +132,9 @@ class Machine:
         directory = self.directories.get(key)
         if directory is None or directory.status is not MemberStatus.STARTING or not self.up:
             return
-        if self.world.chance("starts").random() < 0.02:
-            self.ended(key, Exit(126, ExitCause.NEVER_STARTED))
+        luck = self.world.chance("starts").random()
+        if luck < 0.02:
+            self.ended(key, Exit(126, ExitCause.NO_DATA if luck < 0.005 else ExitCause.NEVER_STARTED))
             return
         directory.status = MemberStatus.RUNNING
         directory.process = make_process(self, directory.wanted)

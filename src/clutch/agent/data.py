@@ -1,0 +1,51 @@
+"""Whether what a program needs is on this machine, looked at before it starts.
+
+A share that hangs would hold up whoever touches it, so a small process of its own looks, as the user the member will
+run as, and is left behind if it does not come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from clutch.wire.containers import RunAs
+from clutch.wire.errors import DataMissing
+from clutch.wire.ids import NodeId
+from clutch.wire.programs import Program
+
+LOOK_S = 10.0
+_LOOK = 'for path in "$@"; do [ -e "$path" ] || { echo "is not there: $path"; exit 1; }; ' \
+        '[ -r "$path" ] || { echo "may not be read: $path"; exit 1; }; done'  # fmt: skip
+
+
+def needed_paths(program: Program) -> tuple[str, ...]:
+    """What must be readable here: the sources of its mounts, and what it says itself that it needs."""
+    return tuple(dict.fromkeys((*(mount.source for mount in program.mounts), *program.needs)))
+
+
+async def check_data(paths: Sequence[str], run_as: RunAs | None, node: NodeId) -> None:
+    """``DataMissing`` names the first path that is not there, may not be read or does not answer."""
+    who = {"user": run_as.uid, "group": run_as.gid, "extra_groups": list(run_as.groups)} if run_as is not None else {}
+    looking = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", _LOOK, "look", *paths,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        **who,  # type: ignore[arg-type]  # the types of its keywords differ
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(LOOK_S):
+            said, _ = await looking.communicate()
+    except TimeoutError:
+        looking.kill()
+        raise DataMissing(
+            f"its data does not answer within {LOOK_S:g} s on node {node}: {', '.join(paths)}",
+            object=f"node {node}",
+            next_step="Is the share mounted there, and does its server answer?",
+        ) from None
+    if looking.returncode:
+        what, _, path = said.decode(errors="replace").strip().partition(": ")
+        raise DataMissing(
+            f"{path} {what} on node {node}",
+            object=f"node {node}",
+            next_step="Mount it there, exclude the node, or correct the path.",
+        )
