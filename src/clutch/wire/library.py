@@ -32,7 +32,7 @@ class NewModel(Asked, frozen=True):
     description: str = ""
     notes: str = ""
     labels: tuple[str, ...] = ()
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ModelChange(Asked, frozen=True):
@@ -71,7 +71,7 @@ class RegisterVersion(Asked, frozen=True):
     name: str = ""
     notes: str = ""
     labels: tuple[str, ...] = ()
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
     """Laid over ``validation``, which is the checkpoint's own."""
     aliases: tuple[str, ...] = ()
     """That shall mean this version, in the same moment in which it appears."""

@@ -1,0 +1,1 @@
+"""What is kept beside experiments, for longer than any of them: models, templates, defaults, webhooks."""
