@@ -53,6 +53,10 @@ class PushClient:
     def close(self) -> None:
         self.connection.close()
 
+    def abort(self) -> None:
+        """End a call under way, from any thread; every later one is refused."""
+        self.connection.abort()
+
     def info(self) -> RunInfo:
         return self._ask("GET", "/info", RunInfo)
 
@@ -98,6 +102,12 @@ class PushClient:
         """Up to which batch the store has everything."""
         return self._ask("POST", "/metrics", MetricsTaken, PushMetrics(batches=batches)).sequence
 
+    def metric_lines(self, batches: list[bytes]) -> int:
+        """The same for batches that are JSON already."""
+        content = b'{"batches":[' + b",".join(batches) + b"]}"
+        answer = self.connection.ask("POST", f"{RUN}/metrics", content, within_s=self._try_s)
+        return msgspec.json.decode(answer, type=MetricsTaken).sequence
+
     def progress(self, fraction: float, message: str = "") -> None:
         self._ask("POST", "/progress", Acknowledged, Progress(fraction=fraction, message=message))
 
@@ -107,6 +117,10 @@ class PushClient:
     def commit_checkpoint(self, checkpoint: str, manifest: CommitManifest) -> CheckpointView:
         path = f"/checkpoints/{quote(checkpoint, safe='')}/commit"
         return self._ask("POST", path, CheckpointView, manifest)
+
+    def checkpoint(self, checkpoint: str) -> CheckpointView:
+        """A committed checkpoint of this task, with its files."""
+        return self._ask("GET", f"/checkpoints/{quote(checkpoint, safe='')}", CheckpointView)
 
     def checkpoints(self) -> tuple[CheckpointView, ...]:
         return self._ask("GET", "/checkpoints", tuple[CheckpointView, ...])

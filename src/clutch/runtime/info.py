@@ -14,6 +14,7 @@ import msgspec
 from clutch.wire.errors import BadRequest
 
 MEET_WITHIN_S = 600.0
+FLUSH_WITHIN_S = 60.0
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,23 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     roster_file: str = ""
     """Written by ``boot``: everybody's address and public key, as JSON."""
     secret_key: str = ""
+    process_rank: int = 0
+    """Counts processes: a launcher such as torchrun starts several in one member (``RANK``); else as ``rank``."""
+    process_size: int = 1
+    local_rank: int = 0
+    trial: str = ""
+    """JSON of a ``TrialInfo``; empty: the task is no trial."""
+    storage_secret: str = ""
+    """What the secret of its storage holds, if it has one."""
+    tmp: str = ""
+    """A folder for what need not outlive this incarnation; empty: the machine's own."""
+    flush_within_s: float = FLUSH_WITHIN_S
+    """How long a program that ends waits for a master that is away to take its last reports."""
+    hparams: str = ""
+    """JSON, for a program that runs by itself."""
+    resume: str = ""
+    """The folder of an earlier run, for a program that runs by itself."""
+    detached: bool = False
 
     @property
     def on_cluster(self) -> bool:
@@ -85,6 +103,16 @@ def read_info(environment: Mapping[str, str] | None = None) -> Info:
         size=reader.whole("CLUTCH_WORLD_SIZE", 1),
         roster_file=found.get("CLUTCH_ROSTER_FILE", ""),
         secret_key=found.get("CLUTCH_SECRET_KEY", ""),
+        process_rank=reader.theirs("RANK", "CLUTCH_WORLD_RANK", 0),
+        process_size=reader.theirs("WORLD_SIZE", "CLUTCH_WORLD_SIZE", 1),
+        local_rank=reader.theirs("LOCAL_RANK", "", 0),
+        trial=found.get("CLUTCH_TRIAL", ""),
+        storage_secret=found.get("CLUTCH_STORAGE_SECRET", ""),
+        tmp=found.get("TMPDIR", ""),
+        flush_within_s=reader.seconds("CLUTCH_FLUSH_WITHIN_S", FLUSH_WITHIN_S),
+        hparams=found.get("CLUTCH_HPARAMS", ""),
+        resume=found.get("CLUTCH_RESUME", ""),
+        detached=found.get("CLUTCH_DETACHED", "") not in ("", "0"),
     )
 
 
@@ -104,6 +132,13 @@ class _Reader:
         if not said.isascii() or not said.isdecimal() or len(said) > 18:
             raise _wrong(name, said, "a whole number")
         return int(said)
+
+    def theirs(self, name: str, ours: str, otherwise: int) -> int:
+        """What a launcher wrote, which is not ours to check; what we wrote where it says nothing of use."""
+        said = self._environment.get(name, "")
+        if said.isascii() and said.isdecimal() and len(said) <= 9:
+            return int(said)
+        return self.whole(ours, otherwise) if ours else otherwise
 
     def wholes(self, name: str) -> tuple[int, ...]:
         said = self._environment.get(name, "")

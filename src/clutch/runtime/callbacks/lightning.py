@@ -1,0 +1,136 @@
+"""A run as a callback of Lightning's ``Trainer``: reports, validates, saves, resumes, stops.
+
+::
+
+    with clutch.init() as run:
+        callback = clutch.LightningCallback(run)
+        trainer = Trainer(max_epochs=10, callbacks=[callback], logger=callback.logger(), enable_checkpointing=False)
+        trainer.fit(model, data, ckpt_path=callback.resume_path)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.loggers import Logger
+
+from clutch.wire.errors import BadRequest
+
+if TYPE_CHECKING:
+    from clutch.runtime.context import Run
+
+FILE = "lightning.ckpt"
+
+
+class LightningCallback(pl.Callback):  # type: ignore[misc]  # it is untyped
+    """After each validation the metrics are reported and a checkpoint is saved; a run that must leave saves and stops.
+
+    ``report_every``: steps between reports of training metrics; 0: as often as the trainer logs.
+    ``save_every``: validations between checkpoints; 0: only when the run must leave and at the end.
+    """
+
+    def __init__(self, run: Run, *, report_every: int = 0, save_every: int = 1) -> None:
+        if report_every < 0 or save_every < 0:
+            raise BadRequest("a number of steps is not negative", object="LightningCallback")
+        self.run = run
+        self._report_every = report_every
+        self._save_every = save_every
+        self._validations = 0
+        self._saved_step = -1
+
+    @property
+    def resume_path(self) -> str | None:
+        """For ``fit(ckpt_path=...)``: the run's latest checkpoint; None: begin anew."""
+        found = self.run.latest_checkpoint
+        return None if found is None else str(found / FILE)
+
+    def logger(self) -> ClutchLogger:
+        """What is logged with ``self.log`` is reported at the step it is logged at, if this is the trainer's logger."""
+        return ClutchLogger(self.run)
+
+    # -- what the trainer calls ------------------------------------------------------------------------------------
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:  # fmt: skip
+        step = trainer.global_step
+        every = self._report_every or trainer.log_every_n_steps
+        has_logger = any(isinstance(one, ClutchLogger) for one in trainer.loggers)
+        if trainer.is_global_zero and not has_logger and every and step % every == 0:
+            values = _numbers(trainer.logged_metrics or trainer.callback_metrics)
+            if values:
+                self.run.report(step, values)
+        if self.run.should_stop():
+            self._save(trainer)
+            trainer.should_stop = True
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.sanity_checking:
+            return
+        step, go_on = trainer.global_step, True
+        values = _numbers(trainer.callback_metrics)
+        if trainer.is_global_zero and values:
+            go_on = self.run.validate(step, values)
+        self._validations += 1
+        if not go_on or (self._save_every and self._validations % self._save_every == 0):
+            self._save_later = True
+        if not go_on:
+            trainer.should_stop = True
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        # Not where the validation ends: there the epoch is still under way, and would be begun again on resuming
+        if self._save_later:
+            self._save(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._save(trainer)
+
+    _save_later = False
+
+    def _save(self, trainer: Any) -> None:
+        """Every rank comes here: what Lightning saves may be spread over all of them."""
+        self._save_later = False
+        step = trainer.global_step
+        if step == self._saved_step:
+            return
+        self._saved_step = step
+        if self.run.size > 1 and not trainer.is_global_zero:
+            return
+        with self.run.checkpoint(step, {"epoch": trainer.current_epoch}) as path:
+            trainer.save_checkpoint(Path(path) / FILE)
+
+
+class ClutchLogger(Logger):  # type: ignore[misc]  # it is untyped
+    """Reports what a module logs while it trains. Validations are the callback's."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    @property
+    def name(self) -> str:
+        return self._run.name or "clutch"
+
+    @property
+    def version(self) -> str:
+        return str(self._run.trial or "")
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        return  # the experiment knows them
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        values = {name: value for name, value in _numbers(metrics).items() if name != "epoch"}
+        if values and self._run.rank == 0:
+            self._run.report(step or 0, values)
+
+
+def _numbers(metrics: Any) -> dict[str, float]:
+    """Those that are one number."""
+    found = {}
+    for name, value in dict(metrics).items():
+        count = getattr(value, "numel", lambda: 1)()
+        if count == 1 and not isinstance(value, str):
+            found[str(name)] = float(value)
+    return found

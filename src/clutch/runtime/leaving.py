@@ -1,0 +1,105 @@
+"""When a run should end, and why: the master asks, it has replaced this incarnation, or a signal came.
+
+Asking costs a look at a flag. Once the work has been told, the master hears that it knows (``PreemptionWatch.seen``).
+Off the cluster the first SIGTERM or SIGINT is the asking; a second one does what it always did.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clutch.runtime.preempt import PreemptionWatch
+
+REPLACED, SIGNAL = "replaced", "signal"
+_DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+class Leaving:
+    """``watch``: the master's word, if there is a master. ``say`` tells the user something."""
+
+    def __init__(self, watch: PreemptionWatch | None, say: Callable[[str], None]) -> None:
+        self._watch = watch
+        self._say = say
+        self._reason = ""
+        self._seen = False
+        self._before: dict[int, Any] = {}
+
+    def catch_signals(self) -> None:
+        """Take SIGTERM and SIGINT where nobody else did; only the main thread may."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in _DEFAULTS.items():
+            if signal.getsignal(number) == handler:
+                self._before[number] = signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._restore()
+        self._reason = self._reason or SIGNAL
+        self._say(f"{signal.Signals(number).name}: the run is asked to stop; once more ends it at once")
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._signalled:
+                signal.signal(number, handler)
+        self._before = {}
+
+    def replaced(self) -> None:
+        """The master said to somebody else of this process that the incarnation is over."""
+        self._reason = REPLACED
+
+    def asked(self) -> bool:
+        """Whether it should end, without having been told so."""
+        return bool(self._reason) or (self._watch is not None and self._watch.should_stop())
+
+    def should_stop(self) -> bool:
+        """The same; whoever hears yes is taken to leave."""
+        if not self.asked():
+            return False
+        if not self._seen:
+            self._seen = True
+            if self._watch is not None:
+                self._watch.seen()
+        return True
+
+    @property
+    def seen(self) -> bool:
+        """Whether the work has been told."""
+        return self._seen
+
+    @property
+    def reason(self) -> str:
+        """In one word; empty while nobody asked."""
+        if self._reason:
+            return self._reason
+        if self._watch is None or not self._watch.should_stop():
+            return ""
+        if self._watch.stale:
+            return REPLACED
+        return str(self._watch.reason or "")
+
+    @property
+    def over(self) -> bool:
+        """Nothing this incarnation says counts any more."""
+        return self.reason == REPLACED
+
+    def remaining_s(self) -> float:
+        """Until it is ended if it does not leave; 0 when that is not known."""
+        return self._watch.remaining_s() if self._watch is not None else 0.0
+
+    def acknowledged(self, timeout_s: float) -> bool:
+        """Whether nobody waits for this run to say that it leaves."""
+        if self._watch is None or not self._seen or self.over or self._reason:
+            return True
+        return self._watch.acknowledged(timeout_s)
+
+    def close(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._restore()
+        if self._watch is not None:
+            self._watch.close()

@@ -1,0 +1,309 @@
+"""How a run is put together: as a member of a task, detached, or by itself. The composition root of a training script.
+
+Nothing here waits for a master, except the beginning of a detached run. HTTP is first imported by the threads that
+speak it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from clutch.runtime.context import Parts, Run
+from clutch.runtime.hparams import Hparams, laid_over
+from clutch.runtime.info import Info, read_info
+from clutch.runtime.leaving import Leaving
+from clutch.runtime.reporting import Reporter
+from clutch.runtime.trial import Trial, read_trial
+from clutch.wire.errors import BadRequest, Conflict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clutch.runtime.detached import Place
+    from clutch.runtime.local import LocalFolder
+    from clutch.runtime.reporting import Outlet
+    from clutch.runtime.saving import Keeper
+    from clutch.runtime.searching import Search
+    from clutch.runtime.shipping import Voice
+    from clutch.runtime.spool import Spool
+    from clutch.runtime.trial_client import TrialClient
+
+T = TypeVar("T")
+TRY_S = 10.0
+SHIP_TRY_S = 2.0
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``clutch.init`` was told."""
+
+    hparams: Mapping[str, Any] | None = None
+    name: str = ""
+    project: str = ""
+    resume: str | os.PathLike[str] | bool | None = None
+    max_length: int = 0
+    detached: bool | None = None
+
+
+def open_run(given: Given, find_place: Callable[[], Place], info: Info | None = None) -> Run:
+    """A run, as this process's surroundings want it. ``find_place`` finds the cluster of a detached one."""
+    info = info if info is not None else read_info()
+    if info.on_cluster:
+        return _member(given, info, read_trial(info.trial))
+    if info.detached if given.detached is None else given.detached:
+        return _detached(given, info, find_place)
+    return _alone(given, info)
+
+
+# -- the three ways ------------------------------------------------------------------------------------------------
+
+
+def _member(given: Given, info: Info, trial: Trial) -> Run:
+    parts, _ = _speaking(given, info, trial)
+    return Run(parts)
+
+
+def _detached(given: Given, info: Info, find_place: Callable[[], Place]) -> Run:
+    from clutch.runtime.detached import Attendance, begin
+    from clutch.wire.experiment_api import BeginDetached
+
+    hparams = laid_over(given.hparams or {}, _said_hparams(info))
+    name = given.name or _script()
+    wanted = BeginDetached(
+        name=name,
+        key=str(given.resume)
+        if isinstance(given.resume, str) and given.resume
+        else info.resume or os.urandom(16).hex(),
+        hparams=_jsonable(hparams),
+        project=given.project,
+    )
+    if info.process_rank != 0:
+        raise Conflict(
+            f"the process of rank {info.process_rank} cannot report a detached run",
+            object="run",
+            next_step="Call clutch.init(detached=True) on rank 0 only.",
+        )
+    info, begun = begin(find_place(), wanted, info)
+    number = begun.task.rpartition(".")[2].partition("-")[0]
+    trial = Trial(
+        experiment=begun.experiment, trial=int(number) if number.isdecimal() else 1, name=name, hparams=hparams
+    )
+    parts, leaving = _speaking(given, info, trial)
+    leaving.catch_signals()
+    attendance = Attendance(_client_of(info, TRY_S), begun.heartbeat_s, leaving.replaced)
+    attendance.start()
+    parts.on_end.append(lambda failed, detail: attendance.close(failed=failed, detail=detail))
+    return Run(parts)
+
+
+def _alone(given: Given, info: Info) -> Run:
+    hparams = laid_over(given.hparams or {}, _said_hparams(info))
+    name, now = given.name or _script(), time.time()
+    resume = given.resume if given.resume is not None else info.resume
+
+    def made() -> LocalFolder:
+        from clutch.runtime.local import LocalFolder, choose_folder
+
+        about = {"name": name, "hparams": hparams, "began_at": now, "argv": sys.argv}
+        return LocalFolder(choose_folder(resume, name, now), about)
+
+    folder = _once(made)
+    leaving = Leaving(None, _say)
+    leaving.catch_signals()
+    return Run(
+        Parts(
+            info=info,
+            trial=Trial(name=name, hparams=hparams, max_time=given.max_length),
+            hparams=Hparams(hparams),
+            reporter=Reporter(lambda: _local_outlet(folder())),
+            leaving=leaving,
+            keeper=lambda: _local_keeper(folder()),
+            search=lambda: _alone_search(given.max_length, folder()),
+            output=lambda: folder().made(),
+            say=_say,
+        )
+    )
+
+
+def _speaking(given: Given, info: Info, trial: Trial) -> tuple[Parts, Leaving]:
+    """A run with a master."""
+    from clutch.runtime.preempt import PreemptionWatch
+
+    leaving = Leaving(PreemptionWatch(info).start(), _say)
+    client = _client_of(info, TRY_S)
+    hparams = laid_over(laid_over(given.hparams or {}, {} if trial.experiment else _said_hparams(info)), trial.hparams)
+
+    def declare() -> None:
+        voice = client()
+        try:
+            voice.finished()
+        finally:
+            voice.close()
+
+    return Parts(
+        info=info,
+        trial=trial,
+        hparams=Hparams(hparams),
+        reporter=Reporter(lambda: _shipper(info, leaving)),
+        leaving=leaving,
+        keeper=lambda: _keeper(info, trial, client),
+        search=lambda: _search(given, trial, client),
+        output=_once(lambda: _new_folder(info)),
+        declare_finished=declare,
+        say=_say,
+    ), leaving
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _client_of(info: Info, try_s: float) -> Callable[[], TrialClient]:
+    def opened() -> TrialClient:
+        from clutch.runtime.http import MasterConnection
+        from clutch.runtime.trial_client import TrialClient
+
+        return TrialClient(MasterConnection(info.masters, info.token, ca_file=info.ca_file), try_s=try_s)
+
+    return opened
+
+
+def _voice_of(info: Info) -> Callable[[], Voice]:
+    def opened() -> Voice:
+        from clutch.runtime.client import PushClient
+
+        return PushClient.open(info, try_s=SHIP_TRY_S)
+
+    return opened
+
+
+def _shipper(info: Info, leaving: Leaving) -> Outlet:
+    from clutch.runtime.shipping import Shipper
+
+    return Shipper(_voice_of(info), lambda: _open_spool(info), leaving.replaced, _say)
+
+
+def _local_outlet(folder: LocalFolder) -> Outlet:
+    from clutch.runtime.local import LocalOutlet
+
+    return LocalOutlet(folder, _say)
+
+
+def _local_keeper(folder: LocalFolder) -> Keeper:
+    from clutch.runtime.local_keeper import LocalKeeper
+
+    return LocalKeeper(folder)
+
+
+def _alone_search(length: int, folder: LocalFolder) -> Search:
+    from clutch.runtime.searching import AloneSearch
+
+    return AloneSearch(length, folder.metadata(), folder.keep_metadata)
+
+
+def _keeper(info: Info, trial: Trial, client: Callable[[], TrialClient]) -> Keeper:
+    from clutch.runtime.cluster_keeper import ClusterKeeper
+
+    return ClusterKeeper(info, trial, client, _say)
+
+
+def _search(given: Given, trial: Trial, client: Callable[[], TrialClient]) -> Search:
+    from clutch.runtime.searching import AloneSearch, TrialSearch
+
+    return TrialSearch(client) if trial.experiment else AloneSearch(given.max_length)
+
+
+def spool_name(info: Info) -> str:
+    """The spool's folder below the member's temporary one. An incarnation has one spool."""
+    said = f"{info.task}-{info.role}-{info.role_rank}-{info.fence}"
+    return f"clutch-metrics-{re.sub(r'[^A-Za-z0-9._-]', '-', said)}"
+
+
+def _open_spool(info: Info) -> Spool:
+    import tempfile
+    from pathlib import Path
+
+    from clutch.runtime.spool import Spool
+
+    name = spool_name(info)
+    for parent in (info.tmp, tempfile.gettempdir(), "/dev/shm"):
+        if not parent:
+            continue
+        try:
+            return Spool(Path(parent) / name)
+        except OSError:
+            continue  # a disk that is full or not ours; the next one may do
+    return Spool(Path(tempfile.mkdtemp(prefix="clutch-metrics-")))
+
+
+# -- what was said -------------------------------------------------------------------------------------------------
+
+
+def _said_hparams(info: Info) -> dict[str, Any]:
+    """``CLUTCH_HPARAMS`` and behind it ``--hparams JSON`` of the command line, which outranks it."""
+    found: dict[str, Any] = _json_object(info.hparams, "CLUTCH_HPARAMS") if info.hparams else {}
+    arguments = sys.argv[1:]
+    for place, word in enumerate(arguments):
+        if word == "--hparams" and place + 1 < len(arguments):
+            found = laid_over(found, _json_object(arguments[place + 1], "--hparams"))
+        elif word.startswith("--hparams="):
+            found = laid_over(found, _json_object(word.partition("=")[2], "--hparams"))
+    return found
+
+
+def _json_object(text: str, where: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"it is not JSON: {error}", object=where, next_step="Say e.g. '{\"lr\": 0.1}'.") from error
+    if not isinstance(found, dict):
+        raise BadRequest("it is not a JSON object", object=where, next_step="Say e.g. '{\"lr\": 0.1}'.")
+    return found
+
+
+def _jsonable(hparams: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(msgspec.json.decode(msgspec.json.encode(hparams)))
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise BadRequest(f"they are not JSON: {error}", object="hyperparameters") from error
+
+
+def _script() -> str:
+    first = sys.argv[0] if sys.argv else ""
+    return os.path.splitext(os.path.basename(first))[0] if first not in ("", "-c", "-") else "run"  # noqa: PTH119, PTH122 -- pathlib costs 4 ms
+
+
+def _new_folder(info: Info) -> Path:
+    import tempfile
+    from pathlib import Path
+
+    return Path(tempfile.mkdtemp(prefix="clutch-output-", dir=info.tmp or None))
+
+
+def _once(make: Callable[[], T]) -> Callable[[], T]:
+    made: list[T] = []
+    alone = threading.Lock()
+
+    def given() -> T:
+        with alone:
+            if not made:
+                made.append(make())
+            return made[0]
+
+    return given
+
+
+def _say(words: str) -> None:
+    """One line on standard error; a program without one is not told."""
+    try:
+        sys.stderr.write(f"clutch: {' '.join(words.split())}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
