@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -28,10 +28,11 @@ from clutch.backends.blobs.agents import AgentBlobs
 from clutch.backends.blobs.base import FullBlobs
 from clutch.backends.blobs.opening import open_blobs
 from clutch.backends.journal.opening import open_journal
+from clutch.core.controller import Controller
 from clutch.master.access.door import Access, live_in
 from clutch.master.access.usage import Usage
 from clutch.master.api.app import make_app
-from clutch.master.effects import Performer
+from clutch.master.effects import Effect, Performer
 from clutch.master.events import EventFeed
 from clutch.master.housekeeping import Ends, Housekeeping
 from clutch.master.kits import Kits
@@ -40,6 +41,7 @@ from clutch.master.loop import Loop, LoopSettings
 from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.monitor import Monitor
 from clutch.master.output.opening import beside, open_output
+from clutch.master.parts import Part
 from clutch.master.pools import Surroundings, open_pools, read_pools
 from clutch.master.provisioner import Provisioner, ProvisionerSettings
 from clutch.master.proxy.door import Proxy
@@ -52,8 +54,14 @@ from clutch.master.shelves import SCHEME, LinkShelves, agent_blobs
 from clutch.master.tls import AUTHORITY_FILE, TLS_FOLDER
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict
-from clutch.wire.ids import PoolName, TaskId
+from clutch.wire.ids import Fence, MemberId, PoolName, TaskId
 from clutch.wire.specs import PoolSpec
+from clutch.workloads.experiment.config import check_partial
+from clutch.workloads.experiment.controller.controller import ExperimentController
+from clutch.workloads.experiment.library.opening import open_library
+from clutch.workloads.experiment.library.part import library_part
+from clutch.workloads.experiment.service.part import experiments_part
+from clutch.workloads.experiment.service.service import open_experiments
 
 log = structlog.get_logger("clutch.master")
 
@@ -80,12 +88,20 @@ class Running(msgspec.Struct, frozen=True):
 Ready = Callable[[Running], Awaitable[None]]
 
 
+class _Extras(msgspec.Struct, frozen=True):
+    """What a leader runs besides what every master has."""
+
+    resumes: Resumes
+    parts: tuple[Part, ...]
+    effects: Mapping[str, Effect]
+
+
 async def run(settings: MasterSettings, ready: Ready | None = None, stop: asyncio.Event | None = None) -> None:
     """Be a master until ``stop`` is set; without one, until SIGTERM or SIGINT. Raises when another has taken over."""
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_master_of(settings.data), _stopped(stop) as stopping:
-        async with _services(settings, stopping) as (services, server, resumes):
-            await _run(services, server, _lead(services, server, resumes, ready))
+        async with _services(settings, stopping) as (services, server, extras):
+            await _run(services, server, _lead(services, server, extras, ready))
 
 
 async def _run(services: Services, server: HttpServer, leading: Coroutine[Any, Any, None]) -> None:
@@ -105,7 +121,7 @@ async def _run(services: Services, server: HttpServer, leading: Coroutine[Any, A
     await services.journal.resign()
 
 
-async def _lead(services: Services, server: HttpServer, resumes: Resumes, ready: Ready | None) -> None:
+async def _lead(services: Services, server: HttpServer, extras: _Extras, ready: Ready | None) -> None:
     """What only the leading master does."""
     loop = services.loop
     await loop.serving.wait()
@@ -124,13 +140,21 @@ async def _lead(services: Services, server: HttpServer, resumes: Resumes, ready:
     )
     provisioner = await _provisioner(services, server.url)
     async with contextlib.aclosing(provisioner), asyncio.TaskGroup() as group:
-        group.create_task(Performer(loop, services.journal, provisioner.effects()).run())
+        effects = {**provisioner.effects(), **extras.effects}
+        group.create_task(Performer(loop, services.journal, effects).run())
         group.create_task(provisioner.run())
         group.create_task(Housekeeping(services).run())
         group.create_task(services.usage.run(loop.serving))
-        group.create_task(resumes.run())
+        group.create_task(extras.resumes.run())
+        for part in extras.parts:
+            if part.lead is not None:
+                group.create_task(_led(part.lead))
         if ready is not None:
             await ready(Running(services, server.url, server.app))
+
+
+async def _led(lead: Callable[[], Awaitable[None]]) -> None:
+    await lead()
 
 
 async def _provisioner(services: Services, url: str) -> Provisioner:
@@ -153,12 +177,15 @@ async def _provisioner(services: Services, url: str) -> Provisioner:
 @asynccontextmanager
 async def _services(
     settings: MasterSettings, stopping: asyncio.Event
-) -> AsyncIterator[tuple[Services, HttpServer, Resumes]]:
+) -> AsyncIterator[tuple[Services, HttpServer, _Extras]]:
     """Every part, opened; closed again in the opposite order."""
     clock, address = WallClock(), settings.db or str(settings.data / "journal.db")
 
     def has_ended(task: TaskId) -> bool:
-        return task not in loop.state.tasks
+        return task not in loop.state.tasks and not experiments.detached.has_live(loop.state, task)
+
+    def is_live(member: MemberId, fence: Fence) -> bool:
+        return is_member(member, fence) or experiments.detached.is_live(loop.state, member, fence)
 
     async with AsyncExitStack() as stack:
         listener = listen(settings)
@@ -169,11 +196,12 @@ async def _services(
         output = await stack.enter_async_context(open_output(beside(address, "output"), has_ended))
         metrics = await stack.enter_async_context(open_metrics(beside(address, "metrics")))
         monitor, holder = Monitor(), _holder(settings.data)
-        access = await Access.open(settings, clock, live_in(lambda: loop.state))
+        is_member = live_in(lambda: loop.state)
+        access = await Access.open(settings, clock, is_live)
         stack.push_async_callback(access.close)
         kits = Kits(access, lambda: loop.settled(), lambda: (settings.url,) if settings.url else ())
         links = AgentLinks(output, kits, monitor, metrics.reached)
-        loop = Loop(journal, clock, links, {}, Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
+        loop = Loop(journal, clock, links, _controllers(), Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
         links.serve(loop)
         if isinstance(blobs, AgentBlobs) and shelves is not None:
             shelves.serve(loop, links.tunnels, blobs.nudge)
@@ -198,7 +226,20 @@ async def _services(
             proxy=Proxy(loop, clock, access, links.tunnels, monitor, access.keys),
             stopping=stopping,
         )
-        yield services, HttpServer(make_app(services), listener, settings, stopping), resumes
+        library = await open_library(settings, clock, access.keys, check_partial)
+        stack.push_async_callback(library.close)
+        experiments = open_experiments(services, library)
+        stack.push_async_callback(experiments.close)
+        library.serve(experiments)
+        parts = (experiments_part(experiments), library_part(library))
+        app = make_app(services, parts=parts)
+        extras = _Extras(resumes, parts, library.effects())
+        yield services, HttpServer(app, listener, settings, stopping), extras
+
+
+def _controllers() -> dict[str, Controller]:
+    """The brains of every kind of workload that this master knows."""
+    return {controller.kind: controller for controller in (ExperimentController(),)}
 
 
 async def _open_blobs(

@@ -63,7 +63,7 @@ async def list_metrics(
         superseded=superseded,
     )
     series = await services.metrics.series(query)
-    return Page(tuple(_readable(one) for one in series))
+    return Page(tuple(readable(one) for one in series))
 
 
 @get(f"{TASK}/metrics/latest", operation_id="get_latest_metrics", tags=["tasks"], opt={"needs": Needs.VIEWER})
@@ -74,7 +74,7 @@ async def get_latest_metrics(services: Services, caller: Caller, task: Name, gro
     return Page(tuple(msgspec.structs.replace(one, value=spoken(one.value)) for one in latest))
 
 
-def _readable(series: Series) -> Series:
+def readable(series: Series) -> Series:
     """For JSON, which has neither NaN nor infinities."""
     points = tuple(msgspec.structs.replace(point, value=spoken(point.value)) for point in series.points)
     return msgspec.structs.replace(series, points=points)

@@ -109,7 +109,11 @@ async def read_output(
 ) -> OutputPage:
     """A page of lines; with `follow`, pages as they come, one JSON object a line, until the task has ended."""
     view = await find_task(services, caller, task)
-    query = OutputQuery(task=TaskId(view.key), **asked)
+    return await answer_output(services, OutputQuery(task=TaskId(view.key), **asked), follow)
+
+
+async def answer_output(services: Services, query: OutputQuery, follow: bool) -> OutputPage:
+    """A page; with ``follow`` a stream of them instead, whatever the type says."""
     if not follow:
         return await services.output.page(query)
     pages = services.output.follow_pages(query)

@@ -13,6 +13,9 @@ from clutch.master.api.names import ROUTES as NAME_ROUTES
 from clutch.master.push.standing import require_member
 from clutch.master.services import Services
 from clutch.wire.access import Needs
+from clutch.wire.errors import NotFound
+from clutch.wire.experiment_views import CheckpointRow
+from clutch.wire.ids import TaskId
 from clutch.wire.push import (
     MANIFEST_MAX_BYTES,
     POLL_MAX_S,
@@ -127,10 +130,16 @@ async def list_run_checkpoints(services: Services, caller: Caller) -> tuple[Chec
 
 @get(f"{RUN}/checkpoints/{{checkpoint:str}}", operation_id="get_run_checkpoint", tags=["run"], opt=TASK)
 async def get_run_checkpoint(services: Services, caller: Caller, checkpoint: str) -> CheckpointView:
-    """Get one committed checkpoint with its manifest."""
+    """Get one committed checkpoint with its manifest: of the caller's task, or another of its workspace."""
     member, fence = require_member(caller.member, caller.fence)
-    services.push.stand((member, fence))
-    return await services.push.checkpoints.get(member.task, checkpoint)
+    standing = services.push.stand((member, fence))
+    try:
+        return await services.push.checkpoints.get(member.task, checkpoint)
+    except NotFound:
+        row = await services.journal.view(CheckpointRow.table, checkpoint)
+        if not isinstance(row, CheckpointRow) or row.workspace != standing.task.spec.workspace:
+            raise
+        return await services.push.checkpoints.get(TaskId(row.task), checkpoint)
 
 
 RUN_ROUTES: list[Any] = [

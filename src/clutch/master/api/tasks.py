@@ -68,7 +68,7 @@ async def submit_task(services: Services, caller: Caller, data: SubmitTask) -> S
     for left in reversed(range(TRIES)):
         task = task_id(data.kind or "task", secrets.token_bytes(8))
         spec = spec_of(data, task, caller.name)
-        await _check_place(services, data.workspace, data.project)
+        await check_place(services, data.workspace, data.project)
         await share_code(services, caller, data.program.code, data.workspace)
         try:
             known = await services.loop.ask(e.Submit(cause=f"api:{caller.name}", task=task, spec=spec, key=key))
@@ -80,7 +80,7 @@ async def submit_task(services: Services, caller: Caller, data: SubmitTask) -> S
     raise AssertionError("the last try returns or raises")
 
 
-async def _check_place(services: Services, workspace: str, project: str) -> None:
+async def check_place(services: Services, workspace: str, project: str) -> None:
     """A role over the cluster holds in workspaces that do not exist, too: a task must be in one that does."""
     places = services.access.store
     if (await places.workspaces.get(workspace)).archived:

@@ -7,7 +7,6 @@ fence; the fence's epoch is the trial's, so an earlier start of the same run is 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from typing import Any
 
@@ -28,6 +27,7 @@ from clutch.wire.ids import Fence, MemberId, PoolName, TaskId
 from clutch.wire.link import OutputPiece
 from clutch.wire.outcomes import AllocationState, MemberState, TaskState
 from clutch.wire.push import CheckpointView
+from clutch.wire.resources import Resources
 from clutch.wire.specs import Members, RoleSpec, TaskSpec
 from clutch.workloads.experiment.service.own import detached_epoch, spec_in
 from clutch.workloads.experiment.service.telling import Teller
@@ -38,11 +38,6 @@ HEARTBEAT_S = 60.0
 LOOK_S = 10.0
 
 log = structlog.get_logger("clutch.experiments")
-
-
-def detached_key(owner: str, key: str) -> str:
-    """The submission key under which a detached run's experiment is found again."""
-    return f"detached:{hashlib.sha256(f'{owner}/{key}'.encode()).hexdigest()[:32]}"
 
 
 class Detached:
@@ -91,7 +86,7 @@ class Detached:
         experiment, _, _ = member.task.rpartition(".")
         self._heard_at[experiment] = time.monotonic()
         spec = spec_in(own)
-        role = RoleSpec(ROLE, Members(count=1))
+        role = RoleSpec(ROLE, Members(count=1, each=Resources()))
         task = Task(
             task=member.task,
             spec=TaskSpec(
@@ -172,9 +167,7 @@ class Detached:
     async def ended(self, member: tuple[MemberId, Fence], said: EndDetached) -> None:
         identity, fence = member
         if not self._services.push.stand(member).is_guest:
-            raise Conflict(
-                "the cluster sees itself how it ends", object=f"member {identity}", next_step="Just exit."
-            )
+            raise Conflict("the cluster sees itself how it ends", object=f"member {identity}", next_step="Just exit.")
         experiment, _, _ = identity.task.rpartition(".")
         word = DetachedEnded(epoch=fence.epoch, failed=said.failed, detail=said.detail[:2_000])
         await self._teller.tell(experiment, word, f"task:{identity}")

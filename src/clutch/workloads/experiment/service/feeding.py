@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Iterable
 
 import structlog
 
+from clutch.master.metrics_lane.columns import Row
 from clutch.master.metrics_lane.lane import MetricsLane
-from clutch.master.metrics_lane.packing import Row, rows_in
+from clutch.master.metrics_lane.packing import rows_in
 from clutch.master.metrics_lane.records import ChunkSpan, SourceState
 from clutch.master.services import Services
 from clutch.wire.errors import NotFound

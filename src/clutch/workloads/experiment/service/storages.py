@@ -56,7 +56,7 @@ def can_be_opened(address: str) -> bool:
     """Whether a master can open it: not a class, and a folder only where it is there and may be written."""
     if not address or address.startswith(CLASS):
         return False
-    if address.startswith(FILE) or address.startswith("/"):
+    if address.startswith((FILE, "/")):
         folder = Path(unquote(address.removeprefix(FILE)))
         return folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK)
     return True

@@ -10,10 +10,10 @@ from clutch.backends.journal.base import FullJournal
 from clutch.master.loop import Loop
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict, NotFound
+from clutch.wire.experiment_open import reopen
 from clutch.wire.experiment_views import ExperimentArchive
 from clutch.wire.experiment_words import Said, say
 from clutch.wire.experiments import KIND
-from clutch.workloads.experiment.controller import reopen
 
 TRIES = 5
 

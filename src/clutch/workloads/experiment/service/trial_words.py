@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,12 +24,12 @@ from clutch.wire.experiment_api import (
     SayEarlyExit,
     SearchEvents,
 )
-from clutch.wire.experiment_views import ExperimentView, TrialView
+from clutch.wire.experiment_views import TrialView
 from clutch.wire.experiment_words import EarlyExit, OperationDone, SearchAnswered, SetMetadata
 from clutch.wire.experiments import KIND, trial_of
 from clutch.wire.facts import ControllerClosed, ControllerNoted
 from clutch.wire.metrics import heard
-from clutch.workloads.experiment.controller import operation_of
+from clutch.workloads.experiment.controller.reading import best_of, operation_of
 from clutch.workloads.experiment.service.own import search_events_of
 from clutch.workloads.experiment.service.telling import Teller
 
@@ -51,6 +50,8 @@ class TrialWords:
         self._teller = teller
         self._waiting: dict[str, dict[asyncio.Future[None], tuple[Answer, Any]]] = {}
         """By experiment: who waits, for an answer other than this one."""
+        self._searched_at: dict[str, float] = {}
+        """By experiment: when somebody last asked for its search's events. Soft."""
 
     def heard(self, recorded: Iterable[Recorded]) -> None:
         noted: dict[str, None] = {}
@@ -85,7 +86,9 @@ class TrialWords:
             if not waiting and self._waiting.get(experiment) is waiting:
                 del self._waiting[experiment]
 
-    async def _poll(self, experiment: str, answer: Answer, enough: Callable[[Any], bool], wait: tuple[str, float]) -> Any:
+    async def _poll(
+        self, experiment: str, answer: Answer, enough: Callable[[Any], bool], wait: tuple[str, float]
+    ) -> Any:
         loop = asyncio.get_running_loop()
         task, timeout_s = wait
         until = loop.time() + poll_s(timeout_s)
@@ -175,10 +178,8 @@ class TrialWords:
 
     async def best(self, member: Member) -> BestValidation:
         self._services.push.stand(member)
-        view = await self._services.journal.view(ExperimentView.table, self._experiment_of(member[0].task))
-        if not isinstance(view, ExperimentView) or not view.has_best or not math.isfinite(view.best):
-            return BestValidation(found=False)
-        return BestValidation(found=True, value=view.best, trial=view.best_trial, step=view.best_step)
+        experiment = self._experiment_of(member[0].task)
+        return best_of((await self._services.loop.settled()).workload(experiment).own)
 
     # -- custom searches -----------------------------------------------------------------------------------------
 
@@ -192,10 +193,16 @@ class TrialWords:
             return search_events_of(workload.own, after)
 
         def enough(found: SearchEvents) -> bool:
+            self._searched_at[experiment] = self._services.clock.now()
             return bool(found.events) or found.over
 
         events: SearchEvents = await self._poll(experiment, answer, enough, (f"search:{experiment}", timeout_s))
         return events
+
+    def search_silent_s(self, experiment: str) -> float:
+        """For how long nobody has asked for its search's events; since this master leads, if nobody ever has."""
+        since = self._searched_at.get(experiment, self._services.loop.led_at)
+        return self._services.clock.now() - since
 
     async def answer_search(self, experiment: str, said: AnswerSearch, cause: str) -> None:
         if len(said.state) > SEARCH_STATE_MAX_BYTES:

@@ -1,0 +1,141 @@
+"""All that a master does for experiments, put together once: the value that their routes ask for.
+
+``open_experiments`` ties it to the parts of a master: it listens to the loop, to the metrics lane and to the output
+lane, speaks for detached runs, and has something to do while its master leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from clutch.core.recorded import Recorded
+from clutch.master.services import Services
+from clutch.wire.errors import ClutchError, Conflict, IllegalMove, NotFound
+from clutch.wire.experiment_views import CheckpointRow, ExperimentView
+from clutch.wire.experiment_words import EditExperiment, PinCheckpoints, Said
+from clutch.workloads.experiment.service.detached import Detached
+from clutch.workloads.experiment.service.feeding import Feeder
+from clutch.workloads.experiment.service.forgetting import Forgetting
+from clutch.workloads.experiment.service.rules import OutputRules
+from clutch.workloads.experiment.service.submitting import Submitting
+from clutch.workloads.experiment.service.telling import Teller
+from clutch.workloads.experiment.service.trial_words import TrialWords
+
+AGAIN_S = 1.0
+
+log = structlog.get_logger("clutch.experiments")
+
+
+class Layers(Protocol):
+    """Where stored configurations are."""
+
+    async def layers(self, workspace: str, template: str = "") -> list[dict[str, Any]]:
+        """What a configuration of this workspace is laid over, the nearest first."""
+        ...
+
+
+class ExperimentService:
+    """Experiments of one master. ``lead`` runs while it leads."""
+
+    def __init__(self, services: Services, layers: Layers | None = None) -> None:
+        self.services = services
+        self.teller = Teller(services.loop, services.journal)
+        self.feeder = Feeder(services, self.teller)
+        self.rules = OutputRules(services, self.teller)
+        self.words = TrialWords(services, self.teller)
+        self.detached = Detached(services, self.teller)
+        self.forgetting = Forgetting(services, self.teller)
+        self.submitting = Submitting(services, layers)
+
+    def heard(self, recorded: Sequence[Recorded]) -> None:
+        """The loop has made these facts durable."""
+        self.words.heard(recorded)
+        self.forgetting.heard(recorded)
+
+    async def lead(self) -> None:
+        """What a leading master does for experiments, until it is cancelled."""
+        await self.services.loop.serving.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._recover())
+            group.create_task(self.forgetting.run())
+            group.create_task(self.detached.run())
+
+    async def _recover(self) -> None:
+        """A master before us may have died between a lane's commit and the experiment's decision."""
+        while True:
+            try:
+                count = await self.feeder.recover()
+            except ClutchError as error:
+                log.warning("validations cannot be told again now", error=str(error))
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if count:
+                log.info("validations were told again", count=count)
+            return
+
+    async def close(self) -> None:
+        await self.rules.close()
+
+    # -- saying something to an experiment -----------------------------------------------------------------------
+
+    async def tell(self, experiment: str, said: Said, cause: str) -> None:
+        """To one that lives or is over."""
+        await self.teller.tell_any(experiment, said, cause)
+
+    async def tell_live(self, experiment: str, said: Said, cause: str) -> None:
+        """To one that must live. ``IllegalMove`` when it is over."""
+        try:
+            await self.teller.tell(experiment, said, cause)
+        except NotFound as error:
+            if error.object != f"workload {experiment}":
+                raise
+            raise IllegalMove(
+                "it is over",
+                object=f"experiment {experiment}",
+                next_step="Continue it with 'clutch experiment continue'.",
+            ) from error
+
+    async def edit(self, view: ExperimentView, edit: EditExperiment, cause: str) -> None:
+        """What is edited must be possible where the experiment stands: a project of its workspace that takes more."""
+        if edit.project:
+            project = await self.services.access.store.projects.get(view.workspace, edit.project)
+            if project.archived:
+                raise Conflict(
+                    "it is archived and takes nothing new", object=f"project {view.workspace}/{edit.project}"
+                )
+        await self.tell(view.key, edit, cause)
+
+    # -- what others need of checkpoints -------------------------------------------------------------------------
+
+    async def checkpoint(self, checkpoint: str) -> CheckpointRow | None:
+        found = await self.services.journal.view(CheckpointRow.table, checkpoint)
+        return found if isinstance(found, CheckpointRow) else None
+
+    async def pin(self, checkpoints: tuple[str, ...], by: str, hold: bool) -> None:
+        """``by`` holds these checkpoints from now on, or no longer does. Saying it twice is saying it once.
+
+        ``NotFound`` names one that is not there; those of other experiments may have been said by then.
+        """
+        of: dict[str, list[str]] = {}
+        for checkpoint in checkpoints:
+            row = await self.checkpoint(checkpoint)
+            if row is None:
+                raise NotFound("there is no such checkpoint", object=f"checkpoint {checkpoint}")
+            of.setdefault(row.experiment, []).append(checkpoint)
+        for experiment, mine in of.items():
+            await self.tell(experiment, PinCheckpoints(tuple(mine), by, hold), f"pin:{by}")
+
+
+def open_experiments(services: Services, layers: Layers | None = None) -> ExperimentService:
+    """The experiments of a master, tied to its lanes, its push service and its loop."""
+    found = ExperimentService(services, layers)
+    services.push.after_metrics.append(found.feeder.after_metrics)
+    services.push.guest = found.detached.guest
+    services.push.checkpoints.decide_guest = found.detached.saved
+    services.output.watchers.append(found.rules.watch)
+    services.loop.listeners.append(found.heard)
+    return found
