@@ -27,17 +27,17 @@ class TrialClient(PushClient):
 
     def finish_operation(self, length: int, value: float | None) -> None:
         said = FinishOperation(length=length, value=None if value is None else _number(value))
-        self._ask("POST", "/operation", Acknowledged, said)
+        self._ask("POST", "/operation/done", OperationView, said)
 
     def early_exit(self, reason: str, detail: str) -> None:
         self._ask("POST", "/early_exit", Acknowledged, SayEarlyExit(reason=reason, detail=detail))
 
     def put_metadata(self, metadata: dict[str, Any]) -> None:
         """Laid over what is there, key by key; None removes one."""
-        self._ask("POST", "/metadata", Acknowledged, SayMetadata(metadata=metadata))
+        self._ask("POST", "/metadata", dict[str, Any], SayMetadata(metadata=metadata))
 
     def metadata(self) -> dict[str, Any]:
-        return self._ask("GET", "/metadata", SayMetadata).metadata
+        return self._ask("GET", "/metadata", dict[str, Any])
 
     def best(self) -> BestValidation:
         return self._ask("GET", "/best", BestValidation)

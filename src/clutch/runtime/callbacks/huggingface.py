@@ -26,7 +26,7 @@ FOLDER = "trainer"
 EVALUATION, FINAL = "eval_", "train_runtime"
 
 
-class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # it is untyped
+class HuggingFaceCallback(TrainerCallback):
     """What the trainer logs is reported, what it evaluates is a validation (without the prefix ``eval_``)."""
 
     def __init__(self, run: Run) -> None:

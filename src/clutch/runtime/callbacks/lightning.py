@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FILE = "lightning.ckpt"
 
 
-class LightningCallback(pl.Callback):  # type: ignore[misc]  # it is untyped
+class LightningCallback(pl.Callback):
     """After each validation the metrics are reported and a checkpoint is saved; a run that must leave saves and stops.
 
     ``report_every``: steps between reports of training metrics; 0: as often as the trainer logs.
@@ -102,7 +102,7 @@ class LightningCallback(pl.Callback):  # type: ignore[misc]  # it is untyped
             trainer.save_checkpoint(Path(path) / FILE)
 
 
-class ClutchLogger(Logger):  # type: ignore[misc]  # it is untyped
+class ClutchLogger(Logger):
     """Reports what a module logs while it trains. Validations are the callback's."""
 
     def __init__(self, run: Run) -> None:
