@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from clutch.wire.experiment_api import ConfigProblem
 from clutch.wire.experiments import ExperimentState
 from clutch.wire.push import Asked
 
@@ -146,7 +147,7 @@ class ConfigDetail(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     changed_by: str
     changed_at: float
-    notices: tuple[str, ...] = ()
+    notices: tuple[ConfigProblem, ...] = ()
     """Of the one who has just put it: old spellings, settings that mean nothing here."""
 
 

@@ -23,6 +23,7 @@ from clutch.master.loop import Clock
 from clutch.wire.access import CLUSTER
 from clutch.wire.errors import BadRequest, ClutchError, Unavailable
 from clutch.wire.events import Event, SettleEffect
+from clutch.wire.experiment_words import StateChanged
 from clutch.wire.journal import OutboxItem
 from clutch.wire.library import (
     DELIVERY_HEADER,
@@ -46,20 +47,6 @@ AT_ONCE = 16
 AGAIN = (408, 425, 429)
 """Besides everything from 500 on: the receiver may take it later."""
 WORDS_MAX = 300
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outbox says of an experiment; what else its payload has is not for us."""
-
-    experiment: str
-    name: str = ""
-    workspace: str = ""
-    project: str = ""
-    owner: str = ""
-    state: str = ""
-    detail: str = ""
-    at: float = 0.0
-    webhooks: tuple[str, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +142,7 @@ class Deliverer:
     async def deliver(self, item: OutboxItem) -> Event:
         """Tell everybody who wants to know and does not yet. ``Unavailable`` when somebody is to be told again."""
         try:
-            change = msgspec.msgpack.decode(item.payload, type=Change)
+            change = msgspec.msgpack.decode(item.payload, type=StateChanged)
         except msgspec.DecodeError as error:
             raise BadRequest(f"it is no change of an experiment: {error}", object=f"outbox {item.token}") from None
         settled = await self.hooks.settled(item.token)
@@ -174,10 +161,11 @@ class Deliverer:
 
     async def test(self, hook: Hook, by: str) -> Delivery:
         """Send a sample, whether the webhook is enabled or not; how it went."""
-        change = Change(
+        change = StateChanged(
             experiment="e-sample",
             name="sample",
             workspace=hook.view.scope.removeprefix("workspace:"),
+            project="",
             owner=by,
             state=hook.view.triggers[0],
             detail="A test of this webhook.",
@@ -185,7 +173,7 @@ class Deliverer:
         )
         return await self._one(hook, change, f"test-{secrets.token_hex(8)}", test=True)
 
-    async def _one(self, hook: Hook, change: Change, token: str, *, test: bool = False) -> Delivery:
+    async def _one(self, hook: Hook, change: StateChanged, token: str, *, test: bool = False) -> Delivery:
         began = time.monotonic()
         async with self._busy:
             answer = await self._post(hook, change, token, test=test)
@@ -202,7 +190,7 @@ class Deliverer:
         )
         return await self.hooks.note(hook.id, delivery)
 
-    async def _post(self, hook: Hook, change: Change, token: str, *, test: bool) -> Answer:
+    async def _post(self, hook: Hook, change: StateChanged, token: str, *, test: bool) -> Answer:
         try:
             opened = hook.opened(self.hooks.keys)
         except ClutchError as error:
@@ -222,17 +210,17 @@ class Deliverer:
 # -- what is said -------------------------------------------------------------------------------------------------
 
 
-def body_of(hook: Hook, change: Change, token: str, *, test: bool = False) -> bytes:
+def body_of(hook: Hook, change: StateChanged, token: str, *, test: bool = False) -> bytes:
     if hook.view.format is WebhookFormat.SLACK:
         return msgspec.json.encode(slack_of(change, test=test))
-    fields = {name: getattr(change, name) for name in Change.__struct_fields__ if name != "webhooks"}
+    fields = {name: getattr(change, name) for name in StateChanged.__struct_fields__ if name != "webhooks"}
     return msgspec.json.encode(WebhookMessage(id=token, webhook=hook.view.name, test=test, **fields))
 
 
 _COLOURS = {"completed": "#2eb67d", "failed": "#e01e5a", "cancelled": "#ecb22e", "paused": "#36c5f0"}
 
 
-def slack_of(change: Change, *, test: bool = False) -> dict[str, Any]:
+def slack_of(change: StateChanged, *, test: bool = False) -> dict[str, Any]:
     """What Slack shows: a line for the notification, and the facts beneath it."""
     name = escaped(change.name or change.experiment)
     line = f"{'Test: ' if test else ''}Experiment {name} ({escaped(change.experiment)}) is {escaped(change.state)}"

@@ -277,7 +277,7 @@ class Models:
             _lock(connection, workspace, model)
             here = is_row(aliases, workspace=workspace, model=model, alias=alias)
             if not connection.execute(delete(aliases).where(here)).rowcount:
-                raise _no_version(workspace, model, alias)
+                raise NotFound("the model has no such alias", object=f"alias {workspace}/{model}:{alias}")
 
         await self._database.write(work)
 

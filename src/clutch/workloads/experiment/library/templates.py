@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,12 +13,13 @@ from clutch.master.access.rules import check_text
 from clutch.master.access.sql import is_row, put
 from clutch.wire.access import CLUSTER
 from clutch.wire.errors import NotFound
+from clutch.wire.experiment_api import ConfigProblem
 from clutch.wire.library import ConfigDetail, PutConfig, TemplateView
 from clutch.workloads.experiment.library.models import Who
 from clutch.workloads.experiment.library.rules import SOURCE_MAX, check_json, prefix_end, the_one
 from clutch.workloads.experiment.library.tables import defaults, templates
 
-Check = Callable[[dict[str, Any]], Sequence[Any]]
+Check = Callable[[Mapping[str, Any]], tuple[ConfigProblem, ...]]
 """Looks at a part of a configuration: raises ``BadRequest`` for what is wrong, and gives back notices."""
 
 
@@ -110,7 +111,7 @@ class Templates:
         return [msgspec.json.decode(text) for text in await self._database.read(work)]
 
     async def _put(self, table: Table, key: Mapping[str, str], asked: PutConfig, who: Who) -> ConfigDetail:
-        notices = tuple(str(notice) for notice in self._check(asked.config))
+        notices = self._check(asked.config)
         config, source = check_json(asked.config, "config"), check_text(asked.source, "source", SOURCE_MAX)
         values = {"description": check_text(asked.description, "description"), "config": config, "source": source}
         values |= key

@@ -26,7 +26,7 @@ from clutch.workloads.experiment.library.opening import Library
 from clutch.workloads.experiment.routes.models import before_of
 
 WEBHOOKS = f"{API}/webhooks"
-ONE = f"{WEBHOOKS}/{{scope:str}}/{{name:str}}"
+ONE = f"{WEBHOOKS}/{{over:str}}/{{name:str}}"
 Scope = Annotated[str, Parameter(max_length=140, description="`cluster` or `workspace:NAME`.")]
 
 
@@ -77,40 +77,40 @@ async def create_webhook(services: Services, library: Library, caller: Caller, d
 
 
 @get(ONE, operation_id="get_webhook", tags=["webhooks"], opt={"needs": Needs.VIEWER})
-async def get_webhook(library: Library, caller: Caller, scope: str, name: str) -> WebhookView:
+async def get_webhook(library: Library, caller: Caller, over: str, name: str) -> WebhookView:
     """A webhook, by its name or a beginning that only it has."""
-    _may(caller, scope, name, change=False)
-    return _seen(library, caller, await library.webhooks.find(scope, name))
+    _may(caller, over, name, change=False)
+    return _seen(library, caller, await library.webhooks.find(over, name))
 
 
 @patch(ONE, operation_id="change_webhook", tags=["webhooks"], opt={"needs": Needs.EDITOR})
-async def change_webhook(library: Library, caller: Caller, scope: str, name: str, data: WebhookChange) -> WebhookView:
+async def change_webhook(library: Library, caller: Caller, over: str, name: str, data: WebhookChange) -> WebhookView:
     """Enable or disable a webhook, or change where, when and how it is called."""
-    _may(caller, scope, name, change=True)
-    return _seen(library, caller, await library.webhooks.change(scope, name, data))
+    _may(caller, over, name, change=True)
+    return _seen(library, caller, await library.webhooks.change(over, name, data))
 
 
 @delete(ONE, operation_id="delete_webhook", tags=["webhooks"], opt={"needs": Needs.EDITOR})
-async def delete_webhook(library: Library, caller: Caller, scope: str, name: str) -> None:
+async def delete_webhook(library: Library, caller: Caller, over: str, name: str) -> None:
     """Delete a webhook with its log. Messages that wait for it are dropped."""
-    _may(caller, scope, name, change=True)
-    await library.webhooks.delete(scope, name)
+    _may(caller, over, name, change=True)
+    await library.webhooks.delete(over, name)
 
 
 @post(f"{ONE}/test", operation_id="test_webhook", tags=["webhooks"], opt={"needs": Needs.EDITOR})
-async def test_webhook(library: Library, caller: Caller, scope: str, name: str) -> Delivery:
+async def test_webhook(library: Library, caller: Caller, over: str, name: str) -> Delivery:
     """Send a sample now, whether the webhook is enabled or not, and say how that went."""
-    _may(caller, scope, name, change=True)
-    return await library.deliverer.test(await library.webhooks.find(scope, name), caller.name)
+    _may(caller, over, name, change=True)
+    return await library.deliverer.test(await library.webhooks.find(over, name), caller.name)
 
 
 @get(f"{ONE}/deliveries", operation_id="list_deliveries", tags=["webhooks"], opt={"needs": Needs.VIEWER})
 async def list_deliveries(
-    library: Library, caller: Caller, scope: str, name: str, after: After = "", limit: Limit = 100
+    library: Library, caller: Caller, over: str, name: str, after: After = "", limit: Limit = 100
 ) -> Page[Delivery]:
     """What was sent to a webhook lately and how that went, the newest first."""
-    _may(caller, scope, name, change=False)
-    hook = await library.webhooks.find(scope, name)
+    _may(caller, over, name, change=False)
+    hook = await library.webhooks.find(over, name)
     found = await library.webhooks.deliveries(hook.id, before_of(after), limit + 1)
     return paged(found, limit, lambda delivery: delivery.number)
 
