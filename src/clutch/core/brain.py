@@ -68,24 +68,29 @@ CONTROLLER_HANDLERS: dict[type[e.Event], Callable[[State, Any, News], Facts]] = 
 def decide(state: State, event: e.Event, now: float, rng: Random) -> Facts:
     """What follows from an event. Controllers hear of it after the event itself is decided, one after the other."""
     news: News = []
-    yield from _noticing(state, _decide_event(state, event, now, news), news)
-    told = 0
+    yield from noticed(state, _decide_event(state, event, now, news), news)
+    yield from told(state, news, now, rng)
+
+
+def told(state: State, news: News, now: float, rng: Random) -> Facts:
+    """What controllers want now that they hear all of this, and of what they bring about."""
+    count = 0
     while news:
-        told += 1
-        if told > HAPPENINGS_MAX:  # somebody answers every answer: the cluster does not go down with it
+        count += 1
+        if count > HAPPENINGS_MAX:  # somebody answers every answer: the cluster does not go down with it
             yield f.ControllerClosed(news[0][0], f"it wished without end: {HAPPENINGS_MAX} times after one event")
             news = [(controller, happening) for controller, happening in news if controller != news[0][0]]
             continue
-        yield from _noticing(state, controllers.tell(state, news, now, rng), news)
+        yield from noticed(state, controllers.tell(state, news, now, rng), news)
 
 
-def _noticing(state: State, facts: Facts, news: News) -> Facts:
+def noticed(state: State, facts: Facts, news: News) -> Facts:
     """The same facts; and what they mean to controllers goes on the list."""
     for fact in facts:
-        told = _news(state, fact)
+        happening = _news(state, fact)
         yield fact
-        if told is not None:
-            news.append(told)
+        if happening is not None:
+            news.append(happening)
 
 
 def _decide_event(state: State, event: e.Event, now: float, news: News) -> Facts:

@@ -19,8 +19,9 @@ import msgspec
 
 from clutch.backends.journal.base import Journal, Maintenance, Views
 from clutch.core.autoscale import ScalePlan
-from clutch.core.brain import decide
+from clutch.core.brain import decide, noticed, told
 from clutch.core.controller import Controller
+from clutch.core.decisions.controllers import News
 from clutch.core.decisions.machines import provision
 from clutch.core.decisions.scheduling import schedule
 from clutch.core.fold import apply
@@ -129,6 +130,8 @@ class Loop:
         self.listeners: list[Callable[[Sequence[Recorded]], None]] = []
         """Told what a batch has made so, as soon as it is durable. They may not wait, and may not fail."""
         self.watchers: list[Callable[[Turn], None]] = []
+        self._unplanned: dict[PoolName, None] = {}
+        """Pools in which a controller wanted something after the scheduler's last pass."""
         self._ahead = False
         """The state holds facts that are not durable yet."""
         self._caught_up = asyncio.Event()
@@ -234,7 +237,7 @@ class Loop:
         due = self._due_at()
         now = self.clock.now()
         wait = self.settings.beat_s if due is None else min(self.settings.beat_s, max(0.0, due - now))
-        if any(plan.more for plan in self.plans.values()):
+        if self._unplanned or any(plan.more for plan in self.plans.values()):
             wait = 0.0  # a pass stopped at its bound: see who has come meanwhile, then go on
         batch: list[_Pending] = []
         try:
@@ -334,11 +337,22 @@ class Loop:
                 self._note_lanes(event)
         self._remind_lanes(recorded, now)
         ticked = any(isinstance(pending.event, e.Tick) for pending in batch)
-        for fact in schedule(self.state, self._pools_to_plan(ticked), now, self.plans):
+        news: News = []
+        for fact in noticed(self.state, schedule(self.state, self._pools_to_plan(ticked), now, self.plans), news):
             self._record(recorded, fact, now, "scheduler")
+        self._tell(recorded, news, now)
         for fact in provision(self.state, self._pools_to_scale(now), now, self.scale_plans):
             self._record(recorded, fact, now, "provisioner")
         return recorded
+
+    def _tell(self, recorded: list[Recorded], news: News, now: float) -> None:
+        """Controllers hear what the scheduler decided; where they want something new, it plans again next turn."""
+        touched = self.state.touched
+        planned, touched.pools = touched.pools, {}
+        for fact in told(self.state, news, now, self.rng):
+            self._record(recorded, fact, now, "scheduler")
+        self._unplanned = dict(touched.pools)
+        touched.pools = {**planned, **touched.pools}
 
     def _note_lanes(self, reached: e.ReachLanes) -> None:
         """Keep the furthest of the latest incarnation: each lane knows only its own part, and late words come."""
@@ -374,6 +388,7 @@ class Loop:
         changed = self.state.touched.pools
         more = [pool for pool, plan in self.plans.items() if plan.more]
         everywhere = ticked or (bool(changed) and bool(self.state.quotas))
+        more += list(self._unplanned)
         return [pool for pool in self.state.pools if everywhere or pool in changed or pool in more]
 
     def _pools_to_scale(self, now: float) -> list[PoolName]:

@@ -14,8 +14,9 @@ import msgspec
 
 from clutch.agent import brain as b
 from clutch.core.autoscale import ScalePlan
-from clutch.core.brain import decide
+from clutch.core.brain import decide, noticed, told
 from clutch.core.controller import Controller
+from clutch.core.decisions.controllers import News
 from clutch.core.decisions.machines import provision
 from clutch.core.decisions.scheduling import schedule
 from clutch.core.fold import apply
@@ -101,7 +102,11 @@ class Stage:
     def schedule(self) -> list[Fact]:
         """Plan every pool and decide what the plans say."""
         facts: list[Fact] = []
-        for fact in schedule(self.state, list(self.state.pools), self.now, self.plans):
+        news: News = []
+        for fact in noticed(self.state, schedule(self.state, list(self.state.pools), self.now, self.plans), news):
+            facts.append(fact)
+            self._record(fact, "scheduler")
+        for fact in told(self.state, news, self.now, self.rng):
             facts.append(fact)
             self._record(fact, "scheduler")
         for fact in provision(self.state, list(self.state.pools), self.now, self.scale_plans):

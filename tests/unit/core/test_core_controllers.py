@@ -117,7 +117,7 @@ def test_a_stop_lets_the_task_leave(house: House) -> None:
 def test_a_refused_task_does_not_stop_the_others(house: House, spec: TaskSpec) -> None:
     wish(house, c.Create(TaskId("bad"), spec), c.Create(TaskId("good"), trial_spec("t")))
     assert house.state_of(TaskId("good")) is TaskState.RUNNING
-    assert heard(house) == ("Opened", "Told", "Refused bad")
+    assert heard(house) == ("Opened", "Told", "Refused bad", "RunBegan good")
 
 
 def test_a_refused_size_does_not_stop_the_others(house: House) -> None:
@@ -125,7 +125,7 @@ def test_a_refused_size_does_not_stop_the_others(house: House) -> None:
     wish(house, c.Create(TaskId("w"), workers_spec("w", workers=1)))
     facts = wish(house, c.SetCount(TaskId("w"), "worker", 99), c.SetCount(TaskId("w"), "ghost", 1), c.Note(b"on"))
     assert "RoleResized" not in facts
-    assert heard(house)[2:] == ("Told", "on", "Refused w", "Refused w")
+    assert heard(house)[2:] == ("RunBegan w", "Told", "on", "Refused w", "Refused w")
     assert "RoleResized" in wish(house, c.SetCount(TaskId("w"), "worker", 2))
     wish(house, c.SetCount(TaskId("ended"), "worker", 2))
     assert heard(house)[-1] == "Told"
