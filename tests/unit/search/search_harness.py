@@ -167,7 +167,7 @@ Value = Callable[[int, int], float]
 
 
 def run_in_order(spec: ExperimentSpec, value: Value, *, check: bool = False) -> Search:
-    """Trials take turns: each trains to the next length of interest, in the order of their numbers, until all is over."""
+    """Trials take turns, in the order of their numbers: each trains to its next length, until all is over."""
     search = Search(spec, check=check)
     search.tell(Began())
     for _ in range(STEPS_MAX):
@@ -178,10 +178,9 @@ def run_in_order(spec: ExperimentSpec, value: Value, *, check: bool = False) -> 
             trial = search.trials[number]
             if trial.ended is not None:
                 continue
-            if trial.told_to_leave is None:
-                if trial.trains:
-                    length = next_length(trial)
-                    search.report(number, length, value(number, length))
+            if trial.told_to_leave is None and trial.trains:
+                length = next_length(trial)
+                search.report(number, length, value(number, length))
             if trial.told_to_leave is not None:
                 search.end(number, How.STOPPED if isinstance(trial.told_to_leave, Stop) else How.COMPLETED)
             elif not trial.target:

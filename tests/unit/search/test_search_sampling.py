@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_draws_are_spread_evenly() -> None:
     # Two hyperparameters of one trial, and one of two trials, have nothing to do with each other.
     same = sum((a["dropout"] > 0.3) == (a["optimizer"]["inner"]["momentum"] > 0.5) for a in many)
     assert 1850 < same < 2150
-    following = sum((a["dropout"] > 0.3) == (b["dropout"] > 0.3) for a, b in zip(many, many[1:], strict=False))
+    following = sum((a["dropout"] > 0.3) == (b["dropout"] > 0.3) for a, b in itertools.pairwise(many))
     assert 1850 < following < 2150
 
 

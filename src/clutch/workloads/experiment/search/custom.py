@@ -68,10 +68,12 @@ EVENTS_AT_ONCE = 500
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """A trial that was asked for and waits for its turn, and the length it was given meanwhile."""
+    """A trial that was asked for and waits for its turn, and what was said about it meanwhile."""
 
     asked: MakeTrial
     length: int = 0
+    closes: bool = False
+    """Nothing more will be asked of it."""
 
 
 class CustomState(msgspec.Struct, frozen=True):
@@ -132,6 +134,12 @@ class Given(msgspec.Struct, frozen=True, tag="given", array_like=True):
     length: int
 
 
+class ClosedEarly(msgspec.Struct, frozen=True, tag="closed_early", array_like=True):
+    """Nothing more will be asked of one that waits."""
+
+    request: str
+
+
 class Advanced(msgspec.Struct, frozen=True, tag="advanced", array_like=True):
     fraction: float
 
@@ -143,7 +151,7 @@ class ShutDown(msgspec.Struct, frozen=True, tag="shut_down", array_like=True):
 
 Fact = (
     Made | Left | Ended | Revived | Closed | Reopened
-    | Heard | Read | Wanted | Granted | Withdrawn | Given | Advanced | ShutDown
+    | Heard | Read | Wanted | Granted | Withdrawn | Given | ClosedEarly | Advanced | ShutDown
 )  # fmt: skip
 
 
@@ -275,6 +283,8 @@ class CustomMethod(TurningMethod[CustomState]):
                 trial = _known(turn.state, request, path)
                 if turn.state.roll.listens(trial):
                     turn.leave(trial, Stop(trial) if now else Finish(trial))
+                elif _waits(turn.state, request) and not now:
+                    turn.remember(ClosedEarly(request))
                 elif _waits(turn.state, request):
                     turn.remember(Withdrawn(request))
                     self._tell(turn, "closed", request=request, reason="withdrawn")
@@ -304,12 +314,14 @@ class CustomMethod(TurningMethod[CustomState]):
             turn.remember(Wanted(asked))
 
     def _shut_down(self, turn: Turn[CustomState], said: Shutdown) -> None:
-        """Trials that were given lengths end when they are through; others run to their own end, unless it failed."""
+        """Trials that were given lengths end when they are through; others run to their own end. Those that wait are
+        made when it is their turn. If it failed, all of them are stopped."""
         if turn.state.shutdown is not None:
             return
         turn.remember(ShutDown(said))
-        for held in turn.state.held:
-            turn.remember(Withdrawn(held.asked.request))
+        if said.failed:
+            for held in turn.state.held:
+                turn.remember(Withdrawn(held.asked.request))
         for trial, leaves in turn.state.roll.live.items():
             if leaves:
                 continue
@@ -342,10 +354,12 @@ class CustomMethod(TurningMethod[CustomState]):
             self._tell(turn, "created", trial, hparams=hparams)
             if held.length:
                 turn.do(Train(trial, held.length))
+            if held.closes or (held.length and turn.state.shutdown is not None):
+                turn.leave(trial, Finish(trial))
 
     def _close(self, turn: Turn[CustomState]) -> None:
         state = turn.state
-        if state.shutdown is None or state.roll.live or state.roll.over:
+        if state.shutdown is None or state.roll.live or state.held or state.roll.over:
             return
         none_of_use = state.roll.counted > 0 and not state.roll.useful and state.roll.failed > 0
         detail = state.shutdown.detail or ("every trial failed" if none_of_use else "")
@@ -359,12 +373,12 @@ class CustomMethod(TurningMethod[CustomState]):
             turn.remember(Reopened())
         if turn.state.shutdown is not None:
             turn.remember(ShutDown(None))
-        values = {"max_trials": float(event.max_trials), "max_time": float(event.max_time)}
-        self._tell(turn, "extended", values=values)
         for trial in event.trials:
             if trial not in turn.state.roll.live:
                 turn.remember(Revived(trial))
                 self._tell(turn, "created", trial, reason="continued")
+        values = {"max_trials": float(event.max_trials), "max_time": float(event.max_time)}
+        self._tell(turn, "extended", values=values)
 
     def fold(self, state: CustomState, fact: Fact) -> CustomState:
         replace = msgspec.structs.replace
@@ -381,13 +395,19 @@ class CustomMethod(TurningMethod[CustomState]):
                 return replace(state, fraction=fraction)
             case ShutDown(said):
                 return replace(state, shutdown=said)
-            case Wanted() | Granted() | Withdrawn() | Given() | Ended() | Revived():
+            case Reopened():
+                waiting = tuple(one for one in state.events if one.kind != "ended")
+                return replace(state, events=waiting, roll=fold_roll(state.roll, fact))
+            case Wanted() | Granted() | Withdrawn() | Given() | ClosedEarly() | Ended() | Revived():
                 return _fold_trial(state, fact)
             case _:
                 return replace(state, roll=fold_roll(state.roll, fact))
 
 
-def _fold_trial(state: CustomState, fact: Wanted | Granted | Withdrawn | Given | Ended | Revived) -> CustomState:
+TrialFact = Wanted | Granted | Withdrawn | Given | ClosedEarly | Ended | Revived
+
+
+def _fold_trial(state: CustomState, fact: TrialFact) -> CustomState:
     replace = msgspec.structs.replace
     match fact:
         case Wanted(asked):
@@ -409,8 +429,9 @@ def _fold_trial(state: CustomState, fact: Wanted | Granted | Withdrawn | Given |
             trial = state.requests[request]
             if trial:
                 return replace(state, lengths={**state.lengths, trial: length})
-            held = tuple(Held(one.asked, length) if one.asked.request == request else one for one in state.held)
-            return replace(state, held=held)
+            return replace(state, held=_said_of(state.held, request, length=length))
+        case ClosedEarly(request):
+            return replace(state, held=_said_of(state.held, request, closes=True))
         case Ended(trial, _):
             return replace(
                 state,
@@ -421,6 +442,10 @@ def _fold_trial(state: CustomState, fact: Wanted | Granted | Withdrawn | Given |
         case Revived(trial):
             request = next((name for name, number in state.requests.items() if number == trial), "")
             return replace(state, roll=fold_roll(state.roll, fact), names={**state.names, trial: request})
+
+
+def _said_of(held: tuple[Held, ...], request: str, **said: Any) -> tuple[Held, ...]:
+    return tuple(msgspec.structs.replace(one, **said) if one.asked.request == request else one for one in held)
 
 
 def _known(state: CustomState, request: str, path: str) -> int:
