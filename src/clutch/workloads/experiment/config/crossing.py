@@ -37,7 +37,7 @@ def cross_notices(config: dict[str, Any]) -> list[ConfigProblem]:
     """Of a checked configuration: what will not do what its writer may think."""
     found = []
     name = _at(config, "searcher", "name") or "single"
-    if name in ("random", "asha", "adaptive_asha", "pbt", "tpe") and not any(ranges_in(config)):
+    if name in ("random", "asha", "adaptive_asha", "pbt", "tpe") and not list(ranges_in(config)):
         problem = f"there is nothing to search: all trials of {name} have the same hyperparameters"
         found.append(ConfigProblem(path="hyperparameters", problem=problem, hint="Write a range, or searcher: single."))
     if not _at(config, "environment", "image"):
@@ -46,6 +46,18 @@ def cross_notices(config: dict[str, Any]) -> list[ConfigProblem]:
                 problem = "it means nothing without environment.image"
                 found.append(ConfigProblem(path=dotted(path), problem=problem, hint="Leave it out, or name an image."))
     return found
+
+
+def draw_once(config: dict[str, Any]) -> list[ConfigProblem]:
+    """A single trial has constants: with ranges it becomes a random search of one trial, whose values are drawn."""
+    searcher = config.get("searcher", {"name": "single"})
+    ranges = [path for path, _ in ranges_in(config)]
+    if not isinstance(searcher, dict) or searcher.get("name") != "single" or not ranges:
+        return []
+    config["searcher"] = {"metric": "loss", **searcher, "name": "random", "max_trials": 1}
+    hint = "Write one value; or another searcher, to try several: random, grid, adaptive_asha."
+    problem = "it is a range, and searcher single makes one trial: its value is drawn, once"
+    return [ConfigProblem(path=dotted(path), problem=problem, hint=hint) for path in ranges]
 
 
 def ranges_in(config: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:
@@ -92,10 +104,6 @@ def _searcher(config: dict[str, Any]) -> Iterator[Problem]:
     if searcher.get("source_trial_id") and searcher.get("source_checkpoint_uuid"):
         hint = "Keep one: a trial's latest checkpoint, or that checkpoint."
         yield Problem("searcher.source_checkpoint_uuid", "source_trial_id is set as well", hint)
-    if searcher.get("name") == "single":
-        for path, _ in ranges_in(config):
-            hint = "Write one value, or another searcher: random, grid, adaptive_asha."
-            yield Problem(dotted(path), "it is a range, and searcher single makes one trial of constants", hint)
     if searcher.get("name") == "grid":
         yield from _grid(config)
 

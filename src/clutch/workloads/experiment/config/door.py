@@ -15,7 +15,7 @@ from clutch.wire.experiment_api import ConfigProblem
 from clutch.wire.experiments import ExperimentSpec, OutputRule, Retention, RuleAction, TrialResources
 from clutch.wire.programs import Image, Program, SecretUse
 from clutch.wire.resources import CPU, CUDA, ROCM
-from clutch.workloads.experiment.config.crossing import cross_notices, cross_problems
+from clutch.workloads.experiment.config.crossing import cross_notices, cross_problems, draw_once
 from clutch.workloads.experiment.config.methods import argv_of, search_of
 from clutch.workloads.experiment.config.model_base import size_in
 from clutch.workloads.experiment.config.model_hyperparameters import hyperparameter_of
@@ -25,7 +25,7 @@ from clutch.workloads.experiment.config.places import storage_of
 from clutch.workloads.experiment.config.problems import shape_problems
 from clutch.workloads.experiment.config.reading import plain
 from clutch.workloads.experiment.config.spellings import Reworded
-from clutch.workloads.experiment.config.surroundings import secrets_of, variables_of
+from clutch.workloads.experiment.config.surroundings import normal_variables, secrets_of, variables_of
 
 EFFECTIVE_MAX_BYTES = 48 * 2**10
 """A trial is told the configuration, its hyperparameters and its data in one environment variable, and Linux takes
@@ -82,6 +82,7 @@ def accepted(config: Mapping[str, Any], context: Door) -> Accepted:
     storage = said.config.get("checkpoint_storage")
     if isinstance(storage, dict):
         storage.setdefault("type", "workspace")
+    drawn = draw_once(said.config)
     problems = [
         *said.problems,
         *shape_problems(said.config, partial=False),
@@ -98,7 +99,7 @@ def accepted(config: Mapping[str, Any], context: Door) -> Accepted:
         wrong.append(Problem("config", problem, "Put data into files of the uploaded folder."))
     _refuse(wrong, subject)
     spec = _spec(written, effective, context, _program(written, image, (kind, context.code)), kind)
-    return Accepted(spec=spec, effective=effective, notices=(*said.notices, *cross_notices(said.config)))
+    return Accepted(spec=spec, effective=effective, notices=(*said.notices, *drawn, *cross_notices(said.config)))
 
 
 def kind_of_slots(written: WrittenExperiment, kinds: tuple[str, ...]) -> str:
@@ -122,6 +123,8 @@ def _effective(written: WrittenExperiment, config: dict[str, Any], context: Door
         found["project"] = project
     found["reproducibility"]["experiment_seed"] = _seed(written, context)
     found["output_rules"] = _rules(written)
+    environment = written.environment
+    found["environment"]["environment_variables"] = normal_variables(environment.environment_variables)
     for free in ("hyperparameters", "data"):
         found[free] = config.get(free, {})
     if "options" in found["checkpoint_storage"]:

@@ -44,6 +44,7 @@ def schema() -> dict[str, Any]:
     definitions["Hyperparameter"] = {"anyOf": [*own, nested, constant]}
     found["properties"]["hyperparameters"] |= {"additionalProperties": {"$ref": "#/$defs/Hyperparameter"}}
     _add_old_words(found)
+    _add_old_shapes(found)
     _allow_null(found)
     storage = found["properties"]["checkpoint_storage"]
     options = [{"$ref": f"#/$defs/{name}"} for name in DEFINITIONS["checkpoint_storage",]]
@@ -80,6 +81,26 @@ def _add_old_words(found: dict[str, Any]) -> None:
             part["properties"].setdefault(
                 word, {"deprecated": True, "description": f"It means nothing here: {reason}."}
             )
+
+
+def _add_old_shapes(found: dict[str, Any]) -> None:
+    """What was a map and is a word now, and the other way round."""
+    definitions = found["$defs"]
+    inside = {"type": "object", "deprecated": True, "description": "What is in it stands in the searcher itself now."}
+    for old in ("replace_function", "explore_function"):
+        definitions["WrittenPbt"]["properties"][old] = dict(inside)
+    shapes = (
+        ("WrittenPbt", "length_per_round", {"type": "object"}),
+        ("WrittenRule", "action", {"type": "object"}),
+        ("WrittenEnvironment", "proxy_ports", {"type": "array", "items": {"type": ["integer", "object"]}}),
+        ("WrittenIntegrations", "webhooks", {"type": "array", "items": {"type": "string"}}),
+    )
+    for name, setting, shape in shapes:
+        today = definitions[name]["properties"][setting]
+        words = {key: today.pop(key) for key in ("default", "description") if key in today}
+        definitions[name]["properties"][setting] = {"anyOf": [today, shape], **words}
+    definitions["WrittenMount"]["properties"]["propagation"] = {"type": "string", "deprecated": True}
+    definitions["WrittenRule"]["required"] = []
 
 
 def _allow_null(found: dict[str, Any]) -> None:

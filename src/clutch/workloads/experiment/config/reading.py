@@ -125,8 +125,8 @@ def _refused(name: str, problem: str, hint: str) -> BadConfig:
 
 
 def _yaml(text: str, name: str) -> Any:
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         found = loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -136,8 +136,6 @@ def _yaml(text: str, name: str) -> Any:
         raise _refused(name, f"it is not YAML: {problem} ({place})", hint or "Is the indentation right?") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _refused(name, f"it is not YAML: {error}", "Check the text.") from None
-    finally:
-        loader.dispose()
     if loader.twice:
         raise BadConfig(problems=tuple(loader.twice), object=name, next_step="Nothing was submitted.")
     return found

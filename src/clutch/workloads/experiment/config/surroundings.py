@@ -30,6 +30,13 @@ def variables_of(written: Any, device: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def normal_variables(written: Any) -> dict[str, Any]:
+    """One map of text for all kinds of slots, or one for each kind if they differ."""
+    apart = {device: variables_of(written, device) for device in DEVICES}
+    first = apart[DEVICES[0]]
+    return first if all(part == first for part in apart.values()) else apart
+
+
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
