@@ -104,10 +104,15 @@ class Spool:
         """Every second point of the older half goes, except validations. All lines are written anew."""
         entries, reached, half = self._entries, 0, self._bytes // 2
         batches: list[tuple[int, list[Any]]] = []
+        seen = 0
         for entry in entries:
             points = _decode(self._read(entry))["points"]
             if reached < half:
-                kept = [p for number, p in enumerate(points) if number % 2 or p["group"] == VALIDATION]
+                kept = []
+                for point in points:
+                    if point["group"] == VALIDATION or seen % 2 == 0:
+                        kept.append(point)
+                    seen += point["group"] != VALIDATION
                 self.thinned += len(points) - len(kept)
                 points = kept
             reached += entry.size

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from runtime_ground import RunMaster, Script, until
 
-DESIGN = '''
+DESIGN = """
 import json
 from pathlib import Path
 
@@ -37,7 +37,7 @@ with clutch.init(hparams={"steps": 300}) as run:
             with run.checkpoint(step + 1) as path: save(model, path)
             if not keep_going or run.should_stop(): break
 print("ended", start, step + 1, flush=True)
-'''
+"""
 
 
 def test_the_script_of_the_design(shared: RunMaster, tmp_path: Path) -> None:
