@@ -35,7 +35,7 @@ class CompressedFolder:
             packed.write(packer.flush())
             packed.flush()
             os.fsync(packed.fileno())
-        os.replace(packed.name, place)  # whole, or not there
+        Path(packed.name).replace(place)  # whole, or not there
 
     def get(self, key: str, path: Path) -> None:
         unpacker = zlib.decompressobj()

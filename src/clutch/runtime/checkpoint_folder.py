@@ -34,7 +34,9 @@ def files_in(folder: Path) -> tuple[Found, ...]:
     try:
         root = folder.resolve(strict=True)
         if not root.is_dir():
-            raise BadRequest("not a folder", object=f"folder {folder}", next_step="Give the folder that holds the files.")
+            raise BadRequest(
+                "not a folder", object=f"folder {folder}", next_step="Give the folder that holds the files."
+            )
         found = list(_walk(root, root, "", 0))
     except FileNotFoundError as missing:
         raise _vanished(folder, missing) from missing
@@ -61,7 +63,9 @@ def _walk(root: Path, folder: Path, path: str, depth: int) -> Iterator[Found]:
             place = _followed(root, place)
             if place.is_dir() and place in (folder, *folder.parents):
                 raise BadRequest(
-                    "this link leads back to a folder that it is in", object=f"link {entry.path}", next_step="Remove it."
+                    "this link leads back to a folder that it is in",
+                    object=f"link {entry.path}",
+                    next_step="Remove it.",
                 )
         about = place.stat()
         if stat.S_ISDIR(about.st_mode):

@@ -1,7 +1,7 @@
 """Which files of a checkpoint are meant: by patterns over their whole paths, or by a question of the caller's.
 
-``*`` and ``?`` stay within a folder, ``**`` crosses folders, ``[a-c]`` is one of these letters, a pattern that ends with
-``/`` means all that lies in that folder: ``model.pt``, ``*.json``, ``optimizer/``, ``**/rank-?.bin``.
+``*`` and ``?`` stay within a folder, ``**`` crosses folders, ``[a-c]`` is one of these letters, a pattern that ends
+with ``/`` means all that lies in that folder: ``model.pt``, ``*.json``, ``optimizer/``, ``**/rank-?.bin``.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _FULL = re.compile(r"\b507\b|InsufficientStorage|QuotaExceeded|no space left|no free volumes|not enough space", re.I)
 _FORBIDDEN = ("401", "403")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
 class OutOfRange(Exception):
@@ -28,7 +29,7 @@ def typed(where: str, subject: str) -> Iterator[None]:
     except exceptions.BaseError as error:
         raise translated(error, where, subject) from error
     except FileNotFoundError as error:
-        if "NoSuchBucket" in str(error):
+        if any(name in str(error) for name in _NO_BUCKET):
             raise no_bucket(where) from error
         raise NotFound("there is no such blob", object=subject, next_step="List the keys.") from error
     except OSError as error:
@@ -53,9 +54,9 @@ def translated(error: Exception, where: str, subject: str) -> ClutchError | OutO
             object=where,
             next_step="Correct the key and its secret, or give them the right to read, write, list and delete.",
         )
-    if said == "NoSuchBucket":
+    if said in _NO_BUCKET:
         return no_bucket(where)
-    if number == "416":
+    if number == "416" or "bytes 0--1/0" in text:  # so says Azurite about an empty object
         return OutOfRange(text)
     if _FULL.search(text):
         return DiskFull(said, object=where, next_step="Make room in the store; nothing was changed.")

@@ -1,4 +1,4 @@
-"""Blobs in an object store (S3, GCS, Azure) through obstore. How they lie there is said in ``layout``.
+"""Blobs in an object store (S3, GCS, Azure), or what acts like one. How they lie there is said in ``layout``.
 
 A store must refuse to overwrite when asked to (``If-None-Match``); ``check`` finds out whether it does.
 """
@@ -18,18 +18,17 @@ import msgspec
 
 from clutch.backends.blobs import layout
 from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Progress
-from clutch.backends.blobs.client import Client
 from clutch.backends.blobs.files import Landing, corrupt, is_taken, source
 from clutch.backends.blobs.keys import RESERVED, check_key, check_prefix, check_range, clamp_range, is_key
 from clutch.backends.blobs.layout import Head, Owner
 from clutch.backends.blobs.object_errors import OutOfRange, typed
+from clutch.backends.blobs.objects import Objects
 from clutch.backends.blobs.uploads import Upload, digests, read_at, repacked, slices
 from clutch.backends.blobs.windows import windowed
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, Corrupt, NotFound, TooLarge, TooNew, Unavailable
 
 if TYPE_CHECKING:
     from obstore import Attributes, Bytes, GetResult
-    from obstore.store import ObjectStore
 
 _TRIES = 5
 
@@ -51,9 +50,9 @@ class _Found:
 class ObjectBlobs:
     """Blobs in one bucket, below one prefix, which is the store's own."""
 
-    def __init__(self, store: ObjectStore, where: str, *, part_bytes: int = layout.PART_BYTES) -> None:
+    def __init__(self, client: Objects, where: str, *, part_bytes: int = layout.PART_BYTES) -> None:
         """``where`` names the store in errors, without any secret."""
-        self._client = Client(store)
+        self._client = client
         self._where = where
         self._part_bytes = part_bytes
 
@@ -90,7 +89,7 @@ class ObjectBlobs:
     async def _part(self, key: str, name: str, start: int, stop: int) -> Bytes:
         try:
             with typed(self._where, f"blob {key}"):
-                content = await self._client.get_range(name, start, stop)
+                content: Bytes = await self._client.get_range(name, start, stop)
         except OutOfRange as error:
             raise corrupt(key, f"the part {name} is too short") from error
         if len(content) != stop - start:
@@ -140,11 +139,12 @@ class ObjectBlobs:
         if start == stop:
             return b""
         with typed(self._where, f"blob {key}"):
-            if whole:
-                return (await self._client.body(found.result)).to_bytes()
-            same = {"range": (start, stop), "if_match": found.result.meta["e_tag"]}
-            result = await self._client.get(key, same)  # type: ignore[arg-type]
-            return (await self._client.body(result)).to_bytes()
+            result: Any = found.result
+            if not whole:
+                same = {"range": (start, stop), "if_match": found.result.meta["e_tag"]}
+                result = await self._client.get(key, same)
+            content: bytes = (await self._client.body(result)).to_bytes()
+            return content
 
     @staticmethod
     def _restless(key: str) -> Unavailable:
@@ -347,12 +347,21 @@ class ObjectBlobs:
 
     async def _drop(self, upload: str) -> int:
         """Remove an upload: first its parts, then what says whose it was."""
-        names = sorted(await self._names(upload), key=lambda name: name == layout.OWNER)
-        with typed(self._where, f"upload {upload}"):
-            for first in range(0, len(names), 1_000):
-                some = [f"{layout.folder(upload)}/{name}" for name in names[first : first + 1_000]]
-                await self._client.delete(some)
-        return len(names)
+        gone = 0
+        for _ in range(_TRIES):
+            names = sorted(await self._names(upload), key=lambda name: name == layout.OWNER)
+            try:
+                with typed(self._where, f"upload {upload}"):
+                    for first in range(0, len(names), 1_000):
+                        some = [f"{layout.folder(upload)}/{name}" for name in names[first : first + 1_000]]
+                        await self._client.delete(some)
+                        gone += len(some)
+                return gone
+            except NotFound as missing:
+                if missing.object == self._where:
+                    raise  # no bucket
+                continue  # another drops it too, and this store minds: see what is left
+        return gone
 
     async def delete(self, key: str) -> None:
         check_key(key)

@@ -1,4 +1,4 @@
-"""From an address to blobs: ``memory:``, ``file:///FOLDER`` or a path, ``s3://``, ``gs://``, ``az://``, ``served:``.
+"""From an address to blobs: ``memory:``, ``file:`` or a path, ``s3:``, ``gs:``, ``az:``, ``hdfs:``, ``served:``.
 
 Credentials are given in the address (``s3://KEY:SECRET@BUCKET``) or beside it, and then nothing else is consulted: no
 environment, no metadata service of a cloud. ``?credentials=ambient`` asks for those explicitly.
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 _KNOWN = (
     "Use memory:, file:///FOLDER, a path, s3://KEY:SECRET@BUCKET/PREFIX?endpoint=URL&region=NAME, "
-    "gs://BUCKET/PREFIX?key_file=FILE, az://ACCOUNT:KEY@CONTAINER/PREFIX, or "
+    "gs://BUCKET/PREFIX?key_file=FILE, az://ACCOUNT:KEY@CONTAINER/PREFIX, hdfs://HOST:PORT/FOLDER, or "
     "served:http://MASTER:PORT/WORKSPACE?token=TOKEN."
 )
 _OPTIONS = {
     "s3": ("endpoint", "region", "credentials", "virtual_host", "part_mib"),
     "gs": ("key_file", "credentials", "part_mib"),
     "az": ("endpoint", "credentials", "part_mib"),
+    "hdfs": ("part_mib", "principal", "keytab"),
     "served": ("token", "part_mib", "ca_file"),
 }
 _NOWHERE = "http://127.0.0.1:1"
@@ -52,6 +53,8 @@ async def open_blobs(url: str, *, keys: tuple[str, str] | None = None) -> FullBl
         return MemoryBlobs(MemoryShelf())
     if scheme == "served" and colon:
         return _open_served(rest, keys)
+    if scheme == "hdfs" and colon:
+        return _open_hdfs(url)
     if scheme in _OPTIONS and colon:
         return _open_objects(url, keys)
     if scheme == "file" and colon:
@@ -73,6 +76,7 @@ async def _open_directory(path: str) -> FullBlobs:
 
 def _open_objects(url: str, keys: tuple[str, str] | None) -> FullBlobs:
     try:
+        from clutch.backends.blobs.client import Client
         from clutch.backends.blobs.object_store import ObjectBlobs
     except ModuleNotFoundError as missing:
         raise BadRequest(
@@ -102,7 +106,49 @@ def _open_objects(url: str, keys: tuple[str, str] | None) -> FullBlobs:
         raise BadRequest(
             f"the address is not accepted: {str(error).partition(chr(10))[0][:200]}", object=where, next_step=_KNOWN
         ) from error
-    return ObjectBlobs(store, where, part_bytes=int(options.get("part_mib", "16")) << 20)
+    return ObjectBlobs(Client(store), where, part_bytes=int(options.get("part_mib", "16")) << 20)
+
+
+def _open_hdfs(url: str) -> FullBlobs:
+    """``hdfs://HOST:PORT/FOLDER``; without a port, HOST is a name service of Hadoop's own configuration.
+
+    Who asks is said by ``HADOOP_USER_NAME`` or is the user of this process, where Kerberos does not decide.
+    """
+    try:
+        from hdfs_native import Client
+
+        from clutch.backends.blobs.hdfs import PART_MIB, SETTINGS, HdfsObjects
+        from clutch.backends.blobs.object_store import ObjectBlobs
+    except ModuleNotFoundError as missing:
+        raise BadRequest(
+            f"the client of HDFS is not installed ({missing.name})",
+            object="blobs",
+            next_step="Run: pip install 'clutch[objects,hdfs]'.",
+        ) from missing
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    where = f"hdfs://{host}{parts.path}"
+    if not host or "@" in parts.netloc:
+        raise BadRequest(
+            "a user in the address" if host else "no host in the address",
+            object=where,
+            next_step="Write hdfs://HOST:PORT/FOLDER; the variable HADOOP_USER_NAME says who you are.",
+        )
+    options = _options(parts, where)
+    folder = check_prefix(unquote(parts.path).strip("/"))
+    try:
+        client = Client(
+            f"hdfs://{host}",
+            SETTINGS,
+            kerberos_principal=options.get("principal"),
+            kerberos_keytab=options.get("keytab"),
+        )
+    except Exception as error:
+        raise BadRequest(
+            f"the address is not accepted: {str(error).partition(chr(10))[0][:200]}", object=where, next_step=_KNOWN
+        ) from error
+    part_bytes = int(options.get("part_mib", str(PART_MIB))) << 20
+    return ObjectBlobs(HdfsObjects(client, f"/{folder}", where), where, part_bytes=part_bytes)
 
 
 def _open_served(rest: str, keys: tuple[str, str] | None) -> FullBlobs:
@@ -180,7 +226,9 @@ def _gcs(bucket: str, prefix: str, keys: tuple[str, str] | None, options: dict[s
     from obstore.store import GCSStore
 
     settings: dict[str, Any] = {}
-    if "key_file" in options:
+    if keys is not None:
+        settings["service_account_key"] = keys[1]  # the JSON of a service account
+    elif "key_file" in options:
         settings["service_account"] = options["key_file"]
     return GCSStore(
         bucket,
