@@ -99,14 +99,16 @@ def test_whole_numbers_of_any_size() -> None:
 
 
 def test_what_is_laid_over_wins_at_every_depth() -> None:
-    under = {"a": 1, "o": {"x": 1, "y": 2}, "l": [1]}
-    assert overlay(under, {"o": {"y": 3, "z": 4}, "l": [2], "b": 5}) == {
-        "a": 1,
-        "o": {"x": 1, "y": 3, "z": 4},
-        "l": [2],
-        "b": 5,
+    space: dict[str, Hyperparameter] = {
+        "a": Const(1),
+        "o": Nested({"x": Const(1), "y": Const(2)}),
+        "k": Categorical(({"left": 1}, {"right": 2})),
     }
-    assert under == {"a": 1, "o": {"x": 1, "y": 2}, "l": [1]}
+    under = {"a": 1, "o": {"x": 1, "y": 2}, "k": {"left": 1}}
+    over = {"o": {"y": 3, "z": 4}, "k": {"right": 2}, "b": 5}
+    assert overlay(space, under, over) == {"a": 1, "o": {"x": 1, "y": 3, "z": 4}, "k": {"right": 2}, "b": 5}
+    assert under == {"a": 1, "o": {"x": 1, "y": 2}, "k": {"left": 1}}
+    assert overlay(space, under, {"o": 7})["o"] == 7
 
 
 # -- grids --------------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ from clutch.workloads.experiment.search.turns import (
 
 STATE_BYTES_MAX = 1 << 20
 REQUEST_CHARACTERS_MAX = 200
-EVENTS_MAX = 10_000
+EVENTS_MAX = 2_000
 """From so many unanswered events on, a trial's newest validation takes the place of its last unanswered one."""
 EVENTS_AT_ONCE = 500
 
@@ -338,7 +338,8 @@ class CustomMethod(TurningMethod[CustomState]):
             held = turn.state.held[0]
             asked = held.asked
             trial = turn.state.roll.made + 1
-            hparams = overlay(sample(self._spec.hyperparameters, self._spec.seed, trial), asked.hparams)
+            space = self._spec.hyperparameters
+            hparams = overlay(space, sample(space, self._spec.seed, trial), asked.hparams)
             source = asked.checkpoint.removeprefix("request:")
             parent = turn.state.requests.get(source, 0) if source != asked.checkpoint else 0
             turn.remember(Granted(trial))

@@ -72,12 +72,15 @@ def draw(hyperparameter: Hyperparameter, seed: int, trial: int, path: Path) -> A
             return sample(inner, seed, trial, path)
 
 
-def overlay(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` laid over ``under``, key by key at every depth."""
+def overlay(space: Space, under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` laid over what was drawn, key by key where hyperparameters are nested; a value is replaced whole."""
     found = dict(under)
     for name, value in over.items():
-        below = found.get(name)
-        found[name] = overlay(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        inner = space.get(name)
+        if isinstance(inner, Nested) and isinstance(value, dict):
+            found[name] = overlay(inner.vals, found[name], value)
+        else:
+            found[name] = value
     return found
 
 
