@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clutch.sdk.call import Call, get, pairs, patch, path, post
+from clutch.sdk.calls import output_fields
 from clutch.wire.api import Page, WhyTask
 from clutch.wire.experiment_api import (
     AnswerSearch,
@@ -15,6 +16,7 @@ from clutch.wire.experiment_api import (
     ExperimentIds,
     ExperimentSubmitted,
     MovedExperiments,
+    Pinning,
     SearchEvents,
     SearchPreview,
     StorageWay,
@@ -24,6 +26,7 @@ from clutch.wire.experiment_api import (
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView, WorkloadView
 from clutch.wire.experiment_words import ContinueExperiment, EditExperiment
 from clutch.wire.metrics import LatestValue, Series
+from clutch.wire.output import OutputPage, OutputQuery
 
 SUBMIT_S = 60.0
 """Its storage is tried before it is accepted."""
@@ -107,6 +110,17 @@ def trial_metrics(trial: str, **fields: Any) -> Call[Page[Series]]:
     return get(("trials", trial, "metrics"), Page[Series], fields)
 
 
+def read_trial_output(trial: str, query: OutputQuery) -> Call[OutputPage]:
+    """One page of what the task printed that runs a trial now or ran it last; the query's own task is not looked at."""
+    return get(("trials", trial, "output"), OutputPage, output_fields(query))
+
+
+def follow_trial_output(trial: str, query: OutputQuery) -> Call[None]:
+    """Pages as they come, one JSON object a line, until the trial's task has ended."""
+    fields = output_fields(query) | {"follow": True}
+    return Call(method="GET", path=path("trials", trial, "output"), query=pairs(fields), repeatable=True)
+
+
 def latest_metrics(trial: str, group: str = "") -> Call[Page[LatestValue]]:
     return get(("trials", trial, "metrics", "latest"), Page[LatestValue], {"group": group})
 
@@ -133,6 +147,15 @@ def delete_checkpoint(checkpoint: str, globs: tuple[str, ...] = ()) -> Call[None
     return Call(
         method="DELETE", path=path("checkpoints", checkpoint), query=pairs({"glob": globs}), repeatable=True
     )  # fmt: skip
+
+
+def pin_checkpoint(checkpoint: str, by: str = "") -> Call[None]:
+    """Hold it: retention does not take it, and nobody removes it. Under one's own name unless told."""
+    return post(("checkpoints", checkpoint, "pin"), None, Pinning(by=by), repeatable=True)  # type: ignore[arg-type]
+
+
+def unpin_checkpoint(checkpoint: str, by: str = "") -> Call[None]:
+    return post(("checkpoints", checkpoint, "unpin"), None, Pinning(by=by), repeatable=True)  # type: ignore[arg-type]
 
 
 def get_storage(workspace: str) -> Call[StorageWay]:

@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from clutch.sdk import calls, experiment_calls
+from clutch.sdk.call import Call, rebuild
 from clutch.sdk.client import Client
 from clutch.testing.cluster import Cluster, until
 from clutch.wire.experiment_api import ExperimentSubmitted, SubmitExperiment
@@ -106,6 +109,16 @@ class Ground:
     def output(self, task: str) -> list[str]:
         page = self.client.perform(calls.read_output(OutputQuery(task=task)))
         return [line.text for line in page.lines]
+
+    def download(self, call: Call[None]) -> bytes:
+        """The whole body of an answer; the error that it says, raised."""
+        token = (self.cluster.folder / "master0" / "local.token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=self.cluster.urls[0], trust_env=False, timeout=30.0) as client:
+            answer = client.get(call.target, headers=headers)
+        if answer.status_code >= 400:
+            raise rebuild(answer.status_code, answer.content, call)
+        return answer.content
 
     def story(self, experiment: str) -> str:
         """What a person would look at when a test fails."""

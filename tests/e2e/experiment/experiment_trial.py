@@ -1,8 +1,8 @@
 """A trial for tests: what it does is in its hyperparameters.
 
 ``steps``: it validates at 1, 2, ... up to this, ``loss`` is ``base / step``; ``save``: a checkpoint at every so many
-steps; ``gate``: a folder, and it goes on to step N only when the file ``N`` is there; ``print_at`` and ``text``: it
-prints the text after that step; ``fail_at``: it exits with 3 after that step, at each of its starts; ``operations``: it
+steps; ``gate``: a folder, and it goes on to step N only when the file ``N`` is there, or ``TRIAL.N`` for that trial
+alone; ``print_at`` and ``text``: it prints the text after that step; ``fail_at``: it exits with 3 after that step, at each of its starts; ``operations``: it
 asks what to do next instead of ending by itself.
 """
 
@@ -54,7 +54,8 @@ def train(run: clutch.Run, wanted: dict, begin: int, end: int) -> int:
 def opened(run: clutch.Run, wanted: dict, step: int) -> bool:
     """Waits for its gate; False when it shall leave instead."""
     gate = wanted.get("gate")
-    while gate and not (Path(gate) / str(step)).exists() and not (Path(gate) / "all").exists():
+    names = (str(step), f"{run.trial}.{step}", "all")
+    while gate and not any((Path(gate) / name).exists() for name in names):
         if run.should_stop():
             return False
         time.sleep(0.01)

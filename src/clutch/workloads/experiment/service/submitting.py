@@ -152,9 +152,10 @@ class Submitting:
         """The experiment that was made with this key; None when none was, or it was deleted."""
         for number in range(TRIES):
             experiment = id_of(spec.owner, spec.key, number)
+            used = await self._is_used(experiment)  # first: tasks come after their experiment
             if await self._is_there(experiment):
                 return experiment
-            if not await self._is_used(experiment):
+            if not used:
                 return None
         return None
 
@@ -175,11 +176,10 @@ class Submitting:
         for number in range(TRIES):
             chance = secrets.token_bytes(8).hex()
             experiment = id_of(spec.owner, spec.key, number) if spec.key else id_of("", chance, 0)
-            if await self._is_used(experiment):
-                continue
-            if await self._is_there(experiment):
-                if spec.key:
-                    return experiment
+            used = await self._is_used(experiment)
+            if await self._is_there(experiment) and spec.key:
+                return experiment
+            if used:
                 continue
             try:
                 open_it = e.OpenController(cause=cause, controller=experiment, kind=KIND, spec=payload)
