@@ -118,6 +118,8 @@ class BadConfig(BadRequest):
         self.problems = problems or _problems_in(self.cause)
 
     def __str__(self) -> str:
+        if "\n" not in self.cause:
+            return super().__str__()
         subject = f"{self.object}: " if self.object else ""
         step = f"\n{self.next_step}" if self.next_step else ""
         return f"{subject}{self.cause}{step}"
