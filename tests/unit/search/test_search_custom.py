@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from random import Random
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search_climber import Climber
 from search_harness import Search, experiment
 from search_world import Killed, MemorySearch
 
@@ -264,41 +264,6 @@ def test_a_process_that_never_answers_does_not_fill_the_master() -> None:
 
 
 # -- the loop of the process --------------------------------------------------------------------------------------
-
-
-class Climber:
-    """A user's method: eight trials, two at a time, each to length 10; it remembers what it has seen."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, str, str]] = []
-        self.made = 0
-        self.done = 0
-
-    def on_event(self, event: SearchEvent) -> Iterable[Operation]:
-        self.seen.append((event.number, event.kind, event.request))
-        if event.kind == "begin":
-            yield from self._more()
-            yield from self._more()
-        if event.kind == "trained":
-            yield CloseTrial(event.request)
-        if event.kind in ("closed", "exited"):
-            self.done += 1
-            yield from self._more()
-            if self.done == 8:
-                yield Shutdown()
-
-    def _more(self) -> Iterable[Operation]:
-        if self.made < 8:
-            self.made += 1
-            yield MakeTrial(f"climb-{self.made}", {"x": self.made / 10})
-            yield TrainTo(f"climb-{self.made}", 10)
-
-    def save(self) -> bytes:
-        return msgspec.json.encode((self.seen, self.made, self.done))
-
-    def load(self, state: bytes) -> None:
-        kind = tuple[list[tuple[int, str, str]], int, int]
-        self.seen, self.made, self.done = msgspec.json.decode(state, type=kind)
 
 
 def test_a_runner_runs_a_method_to_the_end() -> None:
