@@ -192,7 +192,7 @@ class SearchEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What a custom method is told, numbered from 1.
 
     ``kind``: ``begin``, ``created``, ``validated``, ``trained``, ``closed``, ``exited`` (failed, cancelled or
-    invalid), ``ended`` (the experiment is over).
+    invalid), ``extended`` (its user wants more), ``ended`` (the search is over).
     """
 
     number: int
