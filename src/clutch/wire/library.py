@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import re
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ from clutch.wire.experiment_api import ConfigProblem
 from clutch.wire.experiments import ExperimentState
 from clutch.wire.push import Asked
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 LATEST = "latest"
 """The newest version of a model; what a bare name means, and no alias."""
 TIMESTAMP_HEADER = "X-Clutch-Timestamp"
@@ -106,8 +107,8 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetAlias(Asked, frozen=True):
-    version: int
-    instead_of: int | None = None
+    version: Number
+    instead_of: Number | None = None
     """Only if it means this version now; 0: only if it means none. None: whatever it means."""
 
 
