@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from clutch.sdk.call import get, rebuild
 from clutch.wire.errors import BadConfig, BadRequest, ErrorView, Problem
 from clutch.wire.refusals import error_said
-from clutch.workloads.experiment.config import Door, accepted, check_partial
+from clutch.workloads.experiment.config import Door, accepted, check_partial, merged
 
 ENTRY = {"entrypoint": "python train.py"}
 
@@ -278,6 +279,27 @@ def test_each_problem_has_its_place(config: dict[str, Any], path: str, words: st
     assert list(found) == [path], found
     assert words in found[path].problem
     assert found[path].hint
+
+
+def test_what_is_huge_is_refused_quickly() -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = {"a": deep}
+    for check in (merged, lambda layers: accepted(layers[0], Door()), lambda layers: check_partial(layers[0])):
+        with pytest.raises(BadConfig, match="more than 64 levels"):
+            check([{"data": deep}])
+    many = {f"{number}{'x' * 50}": number for number in range(20_000)}
+    began = time.monotonic()
+    for config in (many, {"resources": many}, {"hyperparameters": {key: {"type": "x"} for key in many}}):
+        assert 100 <= len(refused({**ENTRY, **config})) <= 101
+    with pytest.raises(BadConfig, match="more than 50000 values"):
+        accepted({"data": {"a": list(range(60_000))}}, Door())
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 1000 + ")" * 1000, "[", "*"])
+def test_patterns_that_cannot_be_compiled(pattern: str) -> None:
+    assert list(refused({**ENTRY, "output_rules": [{"name": "a", "pattern": pattern}]})) == ["output_rules[0].pattern"]
 
 
 def test_a_key_of_another_kind_says_where_it_belongs() -> None:

@@ -22,7 +22,7 @@ from clutch.workloads.experiment.config.model_hyperparameters import hyperparame
 from clutch.workloads.experiment.config.model_storage import WrittenSharedFs
 from clutch.workloads.experiment.config.models import DEFAULT_RULES, WrittenExperiment, WrittenImages
 from clutch.workloads.experiment.config.places import storage_of
-from clutch.workloads.experiment.config.problems import shape_problems
+from clutch.workloads.experiment.config.problems import PROBLEMS_MAX, shape_problems
 from clutch.workloads.experiment.config.reading import plain
 from clutch.workloads.experiment.config.spellings import Reworded
 from clutch.workloads.experiment.config.surroundings import normal_variables, secrets_of, variables_of
@@ -110,8 +110,12 @@ def kind_of_slots(written: WrittenExperiment, kinds: tuple[str, ...]) -> str:
 
 
 def _refuse(problems: list[Problem], subject: str) -> None:
-    if problems:
-        raise BadConfig(problems=tuple(dict.fromkeys(problems)), object=subject, next_step=STEP)
+    found = tuple(dict.fromkeys(problems))
+    if len(found) > PROBLEMS_MAX:
+        more = Problem("config", f"and {len(found) - PROBLEMS_MAX} more", "Mend these first.")
+        found = (*found[:PROBLEMS_MAX], more)
+    if found:
+        raise BadConfig(problems=found, object=subject, next_step=STEP)
 
 
 def _effective(written: WrittenExperiment, config: dict[str, Any], context: Door) -> dict[str, Any]:

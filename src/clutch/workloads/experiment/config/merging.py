@@ -1,4 +1,5 @@
-"""Layers of configuration laid over one another, the user's own on top. Plain dicts in and out; nothing is checked.
+"""Layers of configuration laid over one another, the user's own on top. Plain dicts in and out; what they say
+is not checked.
 
     user  over  template  over  workspace  over  cluster
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from clutch.workloads.experiment.config.reading import plain
 from clutch.workloads.experiment.config.words import SEARCHER_COMMON, STORAGE_COMMON, canonical, is_free
 
 Path = tuple[str, ...]
@@ -33,10 +35,10 @@ _DEVICE_WORDS = (*DEVICES, "gpu")
 
 
 def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All layers as one; the first outranks the second, and so on."""
+    """All layers as one; the first outranks the second, and so on. ``BadConfig`` for what is not JSON, or too deep."""
     found: dict[str, Any] = {}
     for layer in layers:
-        found = _over(found, without_nulls(layer), ())
+        found = _over(found, without_nulls(plain(layer, "configuration")), ())
     return found
 
 

@@ -103,7 +103,7 @@ def _prefix(value: str) -> str:
 def _regex(value: str) -> str:
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         hint = "Put a backslash before a sign that stands for itself."
         raise wrong(f"it is not a regular expression: {error}", hint) from None
     return value

@@ -30,6 +30,8 @@ from clutch.workloads.experiment.config.reading import dotted, kind_of
 from clutch.workloads.experiment.config.words import MEANINGLESS, RENAMED
 
 Location = tuple[str | int, ...]
+PROBLEMS_MAX = 100
+"""So many are told; who has more has sent something else than a configuration."""
 UNIONS: dict[str, tuple[str, Mapping[str, type[Written]]]] = {
     "searcher": ("name", SEARCHERS),
     "checkpoint_storage": ("type", STORAGES),
@@ -75,9 +77,11 @@ def _union_problems(
     if kind is None:
         return [Problem(f"{section}.{tag}", "it is missing", f"Write one of: {known}.")]
     if not isinstance(kind, str) or kind not in kinds:
-        near = get_close_matches(str(kind), list(kinds), 1)
+        near = get_close_matches(str(kind)[:64], list(kinds), 1)
         hint = f"Did you mean {near[0]}? " if near else ""
-        return [Problem(f"{section}.{tag}", f"there is no {section} {kind!r}", f"{hint}Write one of: {known}.")]
+        return [
+            Problem(f"{section}.{tag}", f"there is no {section} {str(kind)[:80]!r}", f"{hint}Write one of: {known}.")
+        ]
     return _model_problems(kinds[kind], {**value, tag: kind}, (section,), partial)
 
 
@@ -97,7 +101,7 @@ def _model_problems(model: type[Written], value: Any, at: Location, partial: boo
         return []
     return [
         _problem(detail, model, at)
-        for detail in details
+        for detail in details[:PROBLEMS_MAX]
         if not (partial and detail["type"] == "missing" and not _in_list(detail["loc"]))
         and not _other_branch(detail["loc"], value)
     ]
@@ -174,7 +178,7 @@ def _meant(path: Location, model: type[Written] | None) -> str:
         if having:
             return f"It belongs to {tag}: {' or '.join(having)}."
     more = [*RENAMED.get(place, {}), *(path[-1] for path in MEANINGLESS if path[:-1] == place)]
-    near = get_close_matches(word.lower(), [*known, *more], 1, 0.6)
+    near = get_close_matches(word[:64].lower(), [*known, *more], 1, 0.6)
     return f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(sorted(known))}."
 
 
@@ -193,6 +197,8 @@ def hyperparameter_problems(value: Any, path: Location) -> list[Problem]:
         return [Problem(dotted(path), f"it is deeper than {DEPTH_MAX} levels", "Write fewer maps in maps.")]
     found: list[Problem] = []
     for name, item in value.items():
+        if len(found) > PROBLEMS_MAX:
+            break
         here = (*path, name)
         if not name:
             found.append(Problem(dotted(here), "a hyperparameter's name is empty", "Give it a name."))
@@ -206,10 +212,10 @@ def hyperparameter_problems(value: Any, path: Location) -> list[Problem]:
 def _range_problems(value: dict[str, Any], path: Location) -> list[Problem]:
     kind = value["type"]
     if not isinstance(kind, str) or kind not in KINDS:
-        near = get_close_matches(str(kind), list(KINDS), 1)
+        near = get_close_matches(str(kind)[:64], list(KINDS), 1)
         hint = f"Did you mean {near[0]}? " if near else ""
         hint += f"Write one of {', '.join(KINDS)}; a map of your own with the key 'type' is {{type: const, val: ...}}."
-        return [Problem(dotted((*path, "type")), f"{kind!r} is no type of hyperparameter", hint)]
+        return [Problem(dotted((*path, "type")), f"{str(kind)[:80]!r} is no type of hyperparameter", hint)]
     said = range_said(value)
     return [*_model_problems(KINDS[kind], said, path, False), *_bounds(said, path)]
 

@@ -115,7 +115,7 @@ def dotted(path: tuple[str | int, ...]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            word = part if re.fullmatch(r"[\w\-./]+", part) else json.dumps(part[:100])
+            word = part[:100] if re.fullmatch(r"[\w\-./]+", part) else json.dumps(part[:100])
             text += f".{word}" if text else word
     return text
 
