@@ -109,6 +109,11 @@ class Run:
         return self._config
 
     @property
+    def epoch(self) -> int:
+        """Which run of this trial it is: 1 for the first, one more after each interruption."""
+        return self._parts.info.epoch
+
+    @property
     def rank(self) -> int:
         return self._parts.info.process_rank
 

@@ -7,6 +7,7 @@ variables (``docs/architecture/push.md`` lists them); ``boot`` adds those that s
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -69,6 +70,12 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     def on_cluster(self) -> bool:
         """Whether there is a master to talk to."""
         return bool(self.task and self.masters and self.token)
+
+    @property
+    def epoch(self) -> int:
+        """Which run of its task it is, from 1, as its fence says."""
+        found = re.search(r"e(\d+)", self.fence)
+        return int(found[1]) if found else 1
 
     def __repr__(self) -> str:
         return f"Info(task={self.task!r}, role={self.role!r}, role_rank={self.role_rank}, fence={self.fence!r})"

@@ -112,7 +112,7 @@ def accuracy(network: dict[str, np.ndarray], data: tuple[np.ndarray, np.ndarray]
 
 def crash_once(run: clutch.Run, epoch: int) -> None:
     """The trial that a demonstration names dies in the middle of its first run, as power cuts and bugs do."""
-    if run.trial == run.hparams.get("crash_trial") and run.restarts == 0 and epoch == run.hparams.get("crash_epoch", 2):
+    if run.trial == run.hparams.get("crash_trial") and run.epoch == 1 and epoch == run.hparams.get("crash_epoch", 2):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
