@@ -276,6 +276,111 @@ async def check_what_a_successor_did_again_is_superseded(ground: MetricsGround) 
         assert latest == {"loss": (3, 9, 309), "only": (1, 6, 6)}
 
 
+async def check_summaries_are_those_of_the_points(ground: MetricsGround) -> None:
+    """Over loose rows, columns and packed chunks, two members, and with what is not a finite number."""
+    chance = Random(5)
+    said: list[tuple[int, Value]] = []
+    async with metrics_on(await ground.open()) as lane:
+        for rank, count in ((0, PACK_ROWS + 10), (1, 3)):
+            for n in range(1, count):
+                odd: Value = chance.choice((math.nan, math.inf, -math.inf, "text", 2**62, -3))
+                numbers: list[Value] = [odd if chance.random() < 0.05 else chance.random() for _ in range(n % 40)]
+                points = [point(n * 100 + k, loss=value) for k, value in enumerate(numbers)]
+                await lane.write(replace(MEMBER, rank=rank), FENCE, [batch(n, *points)])
+                said += [(one.step, one.values["loss"]) for one in points]
+        (found,) = await lane.summaries(MEMBER.task)
+        finite = [value for _, value in said if not isinstance(value, str) and math.isfinite(value)]
+        assert (found.group, found.name, found.count) == (TRAINING, "loss", len(said))
+        assert (found.first_step, found.last_step) == (min(said)[0], max(step for step, _ in said))
+        assert (found.low, found.high) == (min(finite), max(finite))
+        assert found.mean is not None and math.isclose(found.mean, math.fsum(finite) / len(finite), rel_tol=1e-9)
+        last = [value for step, value in said if step == found.last_step]
+        assert repr(found.last) == repr(last[0])
+    async with metrics_on(await ground.open()) as lane:
+        assert repr(await lane.summaries(MEMBER.task)) == repr([found]), "a new master knows the same"
+        assert await lane.summaries(MEMBER.task, VALIDATION) == []
+        await lane.forget(MEMBER.task)
+        assert await lane.summaries(MEMBER.task) == []
+
+
+async def check_summaries_know_nothing_of_what_is_superseded(ground: MetricsGround) -> None:
+    first, second = Fence(1, 1, 1), Fence(1, 2, 1)
+    async with metrics_on(await ground.open()) as lane:
+        whole = [point(n, loss=float(n), old=n) for n in range(3_000)]
+        for sequence, start in enumerate(range(0, 3_000, 500), 1):
+            await lane.write(MEMBER, first, [MetricBatch(sequence, tuple(whole[start : start + 500]))])
+        assert [one.count for one in await lane.summaries(MEMBER.task)] == [3_000, 3_000]
+        await lane.resumed(MEMBER.task, 2, 1_234)
+        loss, old = await lane.summaries(MEMBER.task)
+        assert (loss.count, loss.last_step, loss.last, loss.high, loss.mean) == (1_235, 1_234, 1_234.0, 1_234.0, 617.0)
+        await lane.write(MEMBER, second, [batch(1, *(point(n, loss=-1.0) for n in range(1_235, 1_240)))])
+        loss, old = await lane.summaries(MEMBER.task)
+        assert (loss.count, loss.first_step, loss.last_step, loss.last, loss.low) == (1_240, 0, 1_239, -1.0, -1.0)
+        assert (old.count, old.last) == (1_235, 1_234)
+        await lane.write(MEMBER, first, [batch(7, point(1_200, loss=5_000.0), point(5_000, loss=9_000.0))])
+        (loss, _) = await lane.summaries(MEMBER.task)
+        assert (loss.count, loss.high, loss.last_step) == (1_241, 5_000.0, 1_239), "a late word counts up to there"
+
+
+async def check_every_point_by_pages(ground: MetricsGround) -> None:
+    """Small pages, while more comes and is packed: each point once, nothing missing of what was there at the start."""
+    async with metrics_on(await ground.open()) as lane:
+        expected = []
+        for n in range(1, 30):
+            points = [point(n * 1_000 + k, loss=float(k), size=k) for k in range(n * 3)]
+            await lane.write(MEMBER, FENCE, [batch(n, *points)])
+            await lane.write(replace(MEMBER, rank=1), FENCE, [batch(n, point(n, VALIDATION, accuracy=n / 2))])
+            expected += [("loss", one.step) for one in points] + [("size", one.step) for one in points]
+            expected.append(("accuracy", n))
+        found: list[tuple[str, int]] = []
+        after, sequence = "", 29
+        while True:
+            page = await lane.exact(MetricsQuery(task=MEMBER.task), after, 100)
+            found += [(one.name, point.step) for one in page.items for point in one.points]
+            if not page.next:
+                break
+            after, sequence = page.next, sequence + 1
+            more = [point(sequence * 10_000 + k, loss=0.5) for k in range(2_000)]
+            await lane.write(MEMBER, FENCE, [MetricBatch(sequence, tuple(more))])
+        assert len(found) == len(set(found)), "no point twice"
+        assert set(expected) <= set(found)
+        some = MetricsQuery(task=MEMBER.task, names=("size",), first_step=5_003, last_step=6_002)
+        (one,) = (await lane.exact(some)).items
+        assert [each.step for each in one.points] == [*range(5_003, 5_015), 6_000, 6_001, 6_002]
+        assert [type(each.value) for each in one.points] == [int] * 15
+        for cursor in ("x", "1.2", "1.2.x", "1.2.3.4", "-1.0.0", "1.9" + "9" * 30 + ".0"):
+            await refused(BadRequest, lane.exact(some, cursor))
+        await refused(BadRequest, lane.exact(some, "", 0))
+
+
+async def check_a_metric_of_many_tasks(ground: MetricsGround) -> None:
+    async with metrics_on(await ground.open()) as lane:
+        tasks = [TaskId(f"trial.{n}") for n in range(20)]
+        for n, task in enumerate(tasks):
+            points = [point(step, loss=float(n), other=1.0) for step in range(500)]
+            await lane.write(MemberId(task, "main", 0), FENCE, [batch(1, *points)])
+        found = await lane.series_many([*tasks, TaskId("nobody")], TRAINING, "loss", 10)
+        assert [one.member.task for one in found] == tasks
+        assert all(one.total == 500 and 8 <= len(one.points) <= 11 for one in found)
+        assert [one.points[-1].value for one in found] == [float(n) for n in range(20)]
+        known = await lane.summaries_many(tasks, TRAINING)
+        assert [known[task][0].mean for task in tasks] == [float(n) for n in range(20)]
+
+
+async def check_reductions_and_bodies_are_read_apart(ground: MetricsGround) -> None:
+    store = await ground.open()
+    async with metrics_on(store) as lane:
+        await lane.write(MEMBER, FENCE, [batch(1, *(point(n, loss=float(n)) for n in range(1_000)))])
+        await lane.write(MEMBER, FENCE, [batch(2, point(1_000, loss=0.5))])
+    (source,) = await store.known([(MEMBER, FENCE)])
+    large, small = await store.chunks(ChunkSpan(source.id, briefs=True))
+    assert large.brief and not large.body, "a chart does not read points"
+    assert small.body and not small.brief, "a few points have no reductions"
+    large, small = await store.chunks(ChunkSpan(source.id))
+    assert large.body and small.body and not large.brief
+    assert rows_in(large)[7] == (TRAINING, 7, NOW + 7, {"loss": 7.0}), "columns can be rows again"
+
+
 async def check_two_lanes_never_store_a_batch_twice(ground: MetricsGround) -> None:
     async with metrics_on(await ground.open()) as old, metrics_on(await ground.open()) as new:
         one, two, three = (batch(n, point(n, loss=float(n))) for n in (1, 2, 3))
@@ -342,6 +447,11 @@ CHECKS: tuple[Check, ...] = (
     check_questions,
     check_downsampling_keeps_range_and_end,
     check_what_a_successor_did_again_is_superseded,
+    check_summaries_are_those_of_the_points,
+    check_summaries_know_nothing_of_what_is_superseded,
+    check_every_point_by_pages,
+    check_a_metric_of_many_tasks,
+    check_reductions_and_bodies_are_read_apart,
     check_two_lanes_never_store_a_batch_twice,
     check_many_callers_share_commits,
 )

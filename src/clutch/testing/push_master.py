@@ -189,9 +189,10 @@ async def push_master(
     port: int = 0,
     blobs: FullBlobs | None = None,
     journal: str = "",
+    metrics: str = "",
     monotonic: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[PushMaster]:
-    """A master that serves. What it keeps is in ``folder``; ``blobs`` and ``journal`` may be elsewhere."""
+    """A master that serves. What it keeps is in ``folder``; ``blobs``, ``journal`` and ``metrics`` may be elsewhere."""
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     settings = MasterSettings(data=folder)
     clock, agent = WallClock(), ReadyAgent()
@@ -199,16 +200,16 @@ async def push_master(
         opened = await open_journal(journal or str(folder / "journal.db"))
         stack.push_async_callback(opened.close)
         store = blobs or await open_blobs(str(folder / "blobs"))
-        metrics = await stack.enter_async_context(open_metrics(str(folder / "metrics.db")))
+        lane = await stack.enter_async_context(open_metrics(metrics or str(folder / "metrics.db")))
         loop = Loop(opened, clock, agent, {}, Random(), LoopSettings(holder="push-master", lead_s=1.8))
         agent.serve(loop)
         access = await Access.open(settings, clock, live_in(lambda: loop.state))
         stack.push_async_callback(access.close)
-        push = Push(loop, store, metrics, clock, monotonic=monotonic)
+        push = Push(loop, store, lane, clock, monotonic=monotonic)
         loop.listeners.append(push.heard)
         services = _services(
             settings=settings, clock=clock, loop=loop, journal=opened, blobs=store, access=access, push=push,
-            metrics=metrics, stopping=asyncio.Event(),
+            metrics=lane, stopping=asyncio.Event(),
         )  # fmt: skip
         async with _running(services, agent, bind("127.0.0.1", port)) as master:
             yield master

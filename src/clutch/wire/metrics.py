@@ -44,7 +44,7 @@ def heard(value: Value) -> Value:
     return _SPOKEN.get(value, value) if isinstance(value, str) else value
 
 
-class MetricPoint(msgspec.Struct, frozen=True):
+class MetricPoint(msgspec.Struct, frozen=True, gc=False):
     """Values of one group at one step; ``at`` is when they were reported (seconds since 1970)."""
 
     group: str
@@ -53,7 +53,7 @@ class MetricPoint(msgspec.Struct, frozen=True):
     at: float
 
 
-class MetricBatch(msgspec.Struct, frozen=True):
+class MetricBatch(msgspec.Struct, frozen=True, gc=False):
     """Points that are stored together. A repeated sequence number is ignored, a missing one is an error."""
 
     sequence: int
@@ -85,7 +85,7 @@ class MetricsQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Also those of an older epoch beyond the step from which its successor resumed."""
 
 
-class SeriesPoint(msgspec.Struct, frozen=True, omit_defaults=True):
+class SeriesPoint(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One value, or several steps' as one: ``value`` is the last of them, ``low`` and ``high`` the range of those that
     are finite numbers."""
 
@@ -98,7 +98,7 @@ class SeriesPoint(msgspec.Struct, frozen=True, omit_defaults=True):
     superseded: bool = False
 
 
-class Series(msgspec.Struct, frozen=True):
+class Series(msgspec.Struct, frozen=True, gc=False):
     """The values of one metric that one member reported in one epoch, by step."""
 
     group: str

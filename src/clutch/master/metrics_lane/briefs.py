@@ -55,9 +55,10 @@ def buckets_of(column: Column, start: int, stop: int, size: int, superseded: boo
         numbers = [_finite(value) for value in values]
         return list(zip(steps, ats, values, numbers, numbers, repeat(1), repeat(superseded)))
     found: list[Bucket] = []
+    are_finite = finite_in(values) is values
     for first in range(0, len(values), size):
         part = values[first : first + size]
-        numbers = finite_in(part)  # type: ignore[assignment]
+        numbers = part if are_finite else finite_in(part)  # type: ignore[assignment]
         low, high = (min(numbers), max(numbers)) if numbers else (None, None)  # type: ignore[type-var]
         last = first + len(part) - 1
         found.append((steps[last], ats[last], part[-1], low, high, len(part), superseded))

@@ -14,9 +14,10 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from operator import itemgetter, le, sub
+from typing import Any
 
 import msgspec
 
@@ -85,7 +86,7 @@ _head = msgspec.msgpack.Decoder(_Head)
 def columns_of(rows: Sequence[Row]) -> list[Column]:
     """The metrics in these rows, each ordered by step."""
     steps = [row[1] for row in rows]
-    if not all(map(le, steps, islice(steps, 1, None))):
+    if not _is_ordered(steps):
         rows = sorted(rows, key=itemgetter(1))
     shapes: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
     for row in rows:
@@ -112,6 +113,38 @@ def _scattered(rows: Sequence[Row], keys: Sequence[tuple[str, str]]) -> Iterator
         held = [row for row in rows if row[0] == group and name in row[3]]
         key = tuple(row[1] for row in held), tuple(row[2] for row in held)
         yield Column(group, name, times.setdefault(key, Timeline(*key)), [row[3][name] for row in held])
+
+
+def merged(parts: Sequence[Sequence[Column]]) -> list[Column]:
+    """The columns of several chunks, in the order in which they were reported, as those of one."""
+    found: dict[tuple[str, str], list[Column]] = {}
+    for part in parts:
+        for column in part:
+            found.setdefault((column.group, column.name), []).append(column)
+    times: dict[tuple[int, ...], tuple[Timeline, list[int] | None]] = {}
+    columns: list[Column] = []
+    for name, pieces in found.items():
+        key = tuple([id(piece.time) for piece in pieces])
+        if key not in times:
+            times[key] = _joined_times([piece.time for piece in pieces])
+        time, order = times[key]
+        values = list(chain.from_iterable([piece.values for piece in pieces]))
+        columns.append(Column(*name, time, values if order is None else [values[place] for place in order]))
+    return columns
+
+
+def _joined_times(pieces: Sequence[Timeline]) -> tuple[Timeline, list[int] | None]:
+    """Times one behind the other, by step, and the order that brings their values there; None where they are."""
+    steps = list(chain.from_iterable([piece.steps for piece in pieces]))
+    ats = list(chain.from_iterable([piece.ats for piece in pieces]))
+    if _is_ordered(steps):
+        return Timeline(steps, ats), None
+    order = sorted(range(len(steps)), key=steps.__getitem__)
+    return Timeline([steps[place] for place in order], [ats[place] for place in order]), order
+
+
+def _is_ordered(steps: Sequence[int]) -> bool:
+    return all(map(le, steps, islice(steps, 1, None)))
 
 
 # -- columns as bytes ---------------------------------------------------------------------------------------------
@@ -217,7 +250,7 @@ class Body:
         found = self._times.get(place)
         if found is None:
             first = self._head.timelines[place].first
-            differences = numbers_in("Q", zlib.decompress(self._part(2 * place)))
+            differences: Iterable[Any] = numbers_in("Q", zlib.decompress(self._part(2 * place)))
             ats = numbers_in("d", _together(zlib.decompress(self._part(2 * place + 1))))
             found = self._times[place] = Timeline(array("q", accumulate(differences, initial=first)), ats)
         return found

@@ -34,26 +34,26 @@ async def page_of(
     source, batch, given = _parsed(after)
     filling = Filling(query, limit)
     loop = asyncio.get_running_loop()
-    for window in windows(query, await store.task(query.task)):
+    asked = [one for one in windows(query, await store.task(query.task)) if one.source.id >= source]
+    for window in asked:
         one = window.source
-        if one.id < source:
-            continue
-        if one.id > source:
-            batch, given = 0, 0
-        while not filling.is_full:
-            loose = batch >= one.loose_start
-            span = ChunkSpan(one.id, batch, window.low, window.high, PACK_ROWS if loose else _CHUNKS)
-            found = [chunk for chunk in await store.chunks(span) if chunk.first <= one.sequence]
-            if not loose:
-                found = [chunk for chunk in found if chunk.first < one.loose_start]
-                if not found:
-                    batch, given = one.loose_start, 0
-                    continue
+        batch, given = (batch, given) if one.id == source else (0, 0)
+        while batch < one.loose_start:
+            if filling.is_full:
+                return Page(filling.series(), f"{one.id}.{batch}.{given}")
+            span = ChunkSpan(one.id, batch, window.low, window.high, _CHUNKS)
+            found = [chunk for chunk in await store.chunks(span) if chunk.first < one.loose_start]
             if not found:
                 break
-            batch, given = await loop.run_in_executor(threads, filling.add, window, found, (given, loose))
-        else:
-            return Page(filling.series(), f"{one.id}.{batch}.{given}")
+            batch, given = await loop.run_in_executor(threads, filling.add, window, found, given)
+        if filling.is_full:
+            return Page(filling.series(), f"{one.id}.{one.loose_start}.0")
+        # What is loose may be packed before the next page is asked for, so nobody can stop in the middle of it.
+        span = ChunkSpan(one.id, max(batch, one.loose_start), window.low, window.high, PACK_ROWS)
+        loose = [chunk for chunk in await store.chunks(span) if chunk.first <= one.sequence]
+        await loop.run_in_executor(threads, filling.add_whole, window, loose)
+        if filling.is_full and one is not asked[-1].source:
+            return Page(filling.series(), f"{one.id + 1}.0.0")
     return Page(filling.series())
 
 
@@ -80,29 +80,33 @@ class Filling:
     def is_full(self) -> bool:
         return self._left <= 0
 
-    def add(self, window: Window, chunks: Sequence[Chunk], how: tuple[int, bool]) -> tuple[int, int]:
-        """Take chunks behind the values that were given of the first, all of them or until the page is full; the batch
-        and the values of its chunk behind which to go on."""
-        given, everything = how
+    def add(self, window: Window, chunks: Sequence[Chunk], given: int) -> tuple[int, int]:
+        """Take chunks behind the values that were given of the first, until the page is full; the batch, and the values
+        of the chunk that begins with it, behind which to go on."""
         for chunk in chunks:
-            columns = columns_in(chunk)
-            passed = 0
+            columns, passed = columns_in(chunk), 0
             for place, name in enumerate(columns.names):
                 count = columns.count(place)
                 if passed + count > given and self._wants(name):
-                    if self.is_full and not everything:
+                    if self.is_full:
                         return chunk.first, max(given, passed)
-                    column = column_in(chunk, columns, place)
                     start = max(given - passed, 0)
-                    stop = count if everything else min(count, start + max(self._left, 1))
-                    self._take(window, column, start, stop)
+                    stop = min(count, start + self._left)
+                    self._take(window, column_in(chunk, columns, place), start, stop)
                     if stop < count:
                         return chunk.first, passed + stop
                 passed += count
             given = 0
-            if self.is_full and not everything:
+            if self.is_full:
                 return chunk.last + 1, 0
         return chunks[-1].last + 1, 0
+
+    def add_whole(self, window: Window, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            columns = columns_in(chunk)
+            for place, name in enumerate(columns.names):
+                if self._wants(name):
+                    self._take(window, column_in(chunk, columns, place), 0, columns.count(place))
 
     def _wants(self, name: tuple[str, str]) -> bool:
         query = self._query

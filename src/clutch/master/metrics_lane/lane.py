@@ -18,6 +18,7 @@ from clutch.master.metrics_lane.columns import Row
 from clutch.master.metrics_lane.exact import page_of
 from clutch.master.metrics_lane.reading import series_of
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, check_incarnation
+from clutch.master.metrics_lane.series import shape_tools
 from clutch.master.metrics_lane.summarising import Summaries
 from clutch.master.metrics_lane.taking import build, fresh, needs_loose, values_in
 from clutch.wire.api import Page
@@ -86,6 +87,7 @@ class MetricsLane:
         """Learn what the store has, so that ``reached`` can tell."""
         newest = await self.store.newest(self.settings.reached_max)
         self._reached = {state.incarnation: state.sequence for state in reversed(newest)}
+        self._threads.submit(shape_tools)  # nobody's first chart waits for an import
 
     async def run(self) -> None:
         """Commit what comes in, until cancelled."""

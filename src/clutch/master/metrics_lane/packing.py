@@ -1,6 +1,7 @@
 """Points as a chunk's packed body, and back. Pure.
 
-A chunk is loose, as rows of points, until enough of them are packed into one as columns with their reductions.
+A few points are kept as rows, more as columns with their reductions. A chunk is loose until enough of them are packed
+into one.
 """
 
 from __future__ import annotations
@@ -8,17 +9,20 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from clutch.master.metrics_lane.briefs import Brief, brief_of
 from clutch.master.metrics_lane.columns import COLUMNAR, Body, Column, Row, columns_of, packed
 from clutch.master.metrics_lane.digests import Digest, digest_of
 from clutch.master.metrics_lane.records import Chunk
 from clutch.wire.errors import Corrupt
-from clutch.wire.metrics import MetricPoint, Value
 
+COLUMNAR_ROWS = 32
+"""Fewer rows than that are kept as rows."""
 _LEVEL = 1
 _encoder = msgspec.msgpack.Encoder()
 _rows = msgspec.msgpack.Decoder(list[Row])
@@ -49,27 +53,56 @@ class LooseColumns:
         return self._columns[place]
 
 
-def loose_chunk(first: int, last: int, rows: Sequence[Row]) -> Chunk:
-    body = zlib.compress(_encoder.encode(rows), _LEVEL)
-    return _chunk(first, last, rows, body, b"")
+def chunk_of(span: tuple[int, int], rows: Sequence[Row], columns: Sequence[Column]) -> Chunk:
+    """New points; ``span`` are their first and last batch, ``columns`` those of the rows."""
+    if len(rows) < COLUMNAR_ROWS:
+        body, brief = zlib.compress(_encoder.encode(rows), _LEVEL), b""
+    else:
+        body, brief = packed(columns), brief_of(columns)
+    return replace(empty_chunk(span, rows), checksum=zlib.crc32(body), brief=brief, body=body)
 
 
-def packed_chunk(first: int, last: int, rows: Sequence[Row], columns: Sequence[Column]) -> Chunk:
-    """``columns`` are those of the rows. Rows without values leave no trace but their number."""
-    return _chunk(first, last, rows, packed(columns), brief_of(columns))
-
-
-def _chunk(first: int, last: int, rows: Sequence[Row], body: bytes, brief: bytes) -> Chunk:
+def empty_chunk(span: tuple[int, int], rows: Sequence[Row]) -> Chunk:
+    """What a chunk of these rows says of itself."""
     steps = [row[1] for row in rows] or [0]
-    return Chunk(first, last, min(steps), max(steps), len(rows), zlib.crc32(body), brief, body)
+    return Chunk(*span, min(steps), max(steps), len(rows), 0, b"", b"")
+
+
+def packed_chunk(parts: Sequence[Chunk], columns: Sequence[Column]) -> Chunk:
+    """Chunks as one, with the columns of all of them. Points without values leave no trace but their number."""
+    body = packed(columns)
+    low, high = min(one.low for one in parts), max(one.high for one in parts)
+    points = sum(one.points for one in parts)
+    return Chunk(parts[0].first, parts[-1].last, low, high, points, zlib.crc32(body), brief_of(columns), body)
+
+
+def every_column(chunk: Chunk) -> list[Column]:
+    columns = columns_in(chunk)
+    return [column_in(chunk, columns, place) for place in range(len(columns.names))]
 
 
 def rows_in(chunk: Chunk) -> list[Row]:
-    """The points of a loose chunk; ``Corrupt`` if they are not what was stored."""
+    """The points of a chunk; ``Corrupt`` if they are not what was stored.
+
+    Those of a columnar one come by step, and what was reported of one group at one step and time as one point.
+    """
+    if chunk.body.startswith(bytes((COLUMNAR,))):
+        return _rebuilt(every_column(chunk))
     try:
         return _rows.decode(zlib.decompress(chunk.body))
     except _DAMAGE as error:
         raise damaged(chunk) from error
+
+
+def _rebuilt(columns: Sequence[Column]) -> list[Row]:
+    found: dict[tuple[str, int, float, int], Row] = {}
+    for column in columns:
+        seen: dict[tuple[int, float], int] = {}
+        for step, at, value in zip(column.time.steps, column.time.ats, column.values, strict=True):
+            again = seen[step, at] = seen.get((step, at), -1) + 1
+            row = found.setdefault((column.group, step, at, again), (column.group, step, at, {}))
+            row[3][column.name] = value
+    return sorted(found.values(), key=itemgetter(1))
 
 
 def columns_in(chunk: Chunk) -> Columns:
@@ -112,7 +145,3 @@ def damaged(chunk: Chunk) -> Corrupt:
         object="metrics",
         next_step="Check the disk; other metrics are not touched.",
     )
-
-
-def row(point: MetricPoint, values: dict[str, Value]) -> Row:
-    return (point.group, point.step, point.at, values)

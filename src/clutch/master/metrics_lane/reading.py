@@ -27,7 +27,7 @@ HELD_MAX_POINTS = 1_000_000
 _LEAST_POINTS = 20
 _FINER = 2
 """A series is made from reductions if there are so many times as many as points are asked for."""
-_SMALLER = 4
+_SMALLER = 2
 """So many times as many buckets as points are made from points."""
 
 SeriesKey = tuple[str, str, MemberId, Epoch]

@@ -21,14 +21,15 @@ _SHAPE_LEAST = 4
 
 
 @functools.cache
-def _tools() -> Any:
+def shape_tools() -> Any:
     """numpy and the chooser of points; None unless both are installed."""
     try:
         import numpy
-        from tsdownsample import MinMaxLTTBDownsampler
+        import tsdownsample
     except ImportError:
         return None
-    return numpy, MinMaxLTTBDownsampler()
+    chooser: Any = tsdownsample.MinMaxLTTBDownsampler
+    return numpy, chooser()
 
 
 class Buckets:
@@ -51,7 +52,7 @@ class Buckets:
 
     def points(self, shapes: bool = True) -> tuple[SeriesPoint, ...]:
         """At most so many as were asked for, one more where superseded points begin."""
-        tools = _tools() if shapes and self._max >= _SHAPE_LEAST else None
+        tools = shape_tools() if shapes and self._max >= _SHAPE_LEAST else None
         found = joined(self._held, self._max) if tools is None else shaped(self._held, self._max, tools)
         return tuple([_point(bucket) for bucket in found])
 
