@@ -227,7 +227,7 @@ def test_object_stores_can_be_opened_at_their_addresses() -> None:
     async def open_all() -> None:
         for storage in (
             {"type": "s3", "bucket": "b", "prefix": "p q", "endpoint_url": "http://127.0.0.1:1", "credentials": "k"},
-            {"type": "azure", "container": "c", "credentials": "k"},
+            {"type": "azure", "container": "c", "credentials": "k", "account": "acc"},
         ):
             address = spec_of({"checkpoint_storage": storage}).storage.address
             blobs = await open_blobs(address, keys=("account", "c2VjcmV0"))
