@@ -182,18 +182,19 @@ class Store:
     ) -> tuple[CheckpointFile, ...]:  # fmt: skip
         """Remove a checkpoint's files, or those that match one of ``globs``. Returns which of ``files`` are left.
 
-        What is gone already is no error. Without ``globs`` all that lies under the prefix goes, also what a cut off
-        upload left there.
+        What is gone already is no error. All that lies under the prefix is looked at, also what a cut off upload left
+        there: ``files`` need not be known.
         """
         self._check_paths(prefix, (file.path for file in files))
         is_meant = any_of(globs) if globs else None
         left = tuple(file for file in files if is_meant is not None and not is_meant(file.path))
 
         async def work(blobs: FullBlobs) -> None:
-            keys = {self._key(prefix, file.path) for file in files if is_meant is None or is_meant(file.path)}
-            if is_meant is None:
-                keys |= {listed.key async for page in blobs.list(self._key(prefix)) for listed in page}
-            await _all([(0, blobs.delete(key)) for key in sorted(keys)])
+            top = f"{self._key(prefix)}/"
+            keys = {f"{top}{file.path}" for file in files}
+            keys |= {listed.key async for page in blobs.list(self._key(prefix)) for listed in page}
+            meant = [key for key in sorted(keys) if is_meant is None or is_meant(key.removeprefix(top))]
+            await _all([(0, blobs.delete(key)) for key in meant])
 
         self._run(work)
         return left

@@ -101,7 +101,7 @@ def check_threads(make: MakeStore, folder: Path) -> None:
 
 
 def check_own_store(make: MakeStore, folder: Path) -> None:
-    """Everything. ``folder`` is an empty local one. An ``AssertionError`` says what is wrong; else the store is empty."""
+    """Everything. ``folder`` is an empty local one; an ``AssertionError`` says what is wrong."""
     check_verbs(make, folder)
     check_threads(make, folder)
     for check in CHECKS:
