@@ -176,6 +176,38 @@ class Walk:
         if most is not None and not any(trial.attempt > 1 for trial in live):
             assert len(live) <= most, f"{len(live)} trials live, at most {most} may"
 
+    def finish(self) -> None:
+        """Nobody interferes any more and every program does what it is asked: the search must come to its end."""
+        lab = self.lab
+        for _ in range(120):
+            if lab.closed or lab.exp.state == "deleting" or lab.exp.cancelled:
+                return
+            lab.pass_time(1.0)
+            self.say(w.ResumeExperiment())
+            if self.kind == "custom":
+                self.say(w.SearchAnswered(lab.own.search.next_event - 1, (w.Shutdown(),)))
+            for task in [task for task in lab.state.tasks if lab.placed(task)]:
+                if lab.closed or not lab.placed(task):
+                    continue
+                self.obey(task)
+        raise AssertionError(f"the search does not end: {lab.exp.state}, {lab.exp.live}, {lab.exp.deferred}")
+
+    def obey(self, task: TaskId) -> None:
+        lab = self.lab
+        self.step += 1
+        trial = next((trial for trial in lab.exp.trials.values() if trial.task == task), None)
+        if lab.state.allocations[task].state in (AllocationState.FLUSHING, AllocationState.ENDING):
+            return
+        if lab.asked_to_leave(task):
+            lab.leaves(task)
+        elif trial is None:
+            if self.kind != "custom" or task in lab.exp.cleanups:
+                lab.ends(task)
+        elif trial.asked:
+            self.say(w.OperationDone(lab.up(task), lab.epoch(task), trial.asked[0].length, self.chance.random()))
+        elif trial.state == "running" or trial.state == "queued":
+            lab.ends(task)
+
     def end(self) -> None:
         """Everything is let go: it must come to its end by itself."""
         lab = self.lab
@@ -219,6 +251,7 @@ def test_any_life_keeps_the_promises(kind: str, seed: int) -> None:
         walk.check()
         if number % 20 == 19:
             walk.lab.check_refold()
+    walk.finish()
     walk.end()
     walk.lab.check_refold()
     walk.lab.check_rows()

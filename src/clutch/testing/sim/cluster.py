@@ -10,12 +10,15 @@ from random import Random
 
 from clutch.agent.brain import Brain, Record
 from clutch.backends.journal.memory import MemoryJournal, MemoryStore
-from clutch.master.effects import Performer
+from clutch.core.controller import Controller
+from clutch.master.effects import Effect, Performer
 from clutch.master.loop import Loop, LoopSettings
 from clutch.master.provisioner import Provisioner, ProvisionerSettings
 from clutch.testing.network import FAIR, Network
 from clutch.testing.sim.calls import Call, Reply
 from clutch.testing.sim.cloud import CLUSTER, MEMORY_BYTES, MILLICPUS, Cloud, SimMachines
+from clutch.testing.sim.experiment_promises import ExperimentPromises
+from clutch.testing.sim.experiments import Researcher
 from clutch.testing.sim.machine import Machine
 from clutch.testing.sim.machine_promises import MachinePromises
 from clutch.testing.sim.plan import MACHINE_FAULTS, MASTER_FAULTS, Fault, FaultKind, SimPlan
@@ -27,13 +30,14 @@ from clutch.testing.virtual_loop import VirtualLoop
 from clutch.testing.world import World
 from clutch.wire import events as e
 from clutch.wire.errors import ClutchError, DiskFull, Stale, Unavailable
+from clutch.wire.experiment_words import WEBHOOK
+from clutch.wire.experiments import KIND
 from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, TaskId
-from clutch.wire.journal import Batch
+from clutch.wire.journal import Batch, OutboxItem
 from clutch.wire.messages import Hello, ObservedLease, Refusal, Report, Wanted, WantedLease
 from clutch.wire.resources import CUDA, Capacity, Slot
 from clutch.wire.specs import Autoscale, FairSharePolicy, PoolSpec, PriorityPolicy, Quota
-
-CONTROLLERS = {"sweep": SweepController()}
+from clutch.workloads.experiment.controller.controller import ExperimentController
 
 
 class Kit:
@@ -43,6 +47,7 @@ class Kit:
     brain: type[Brain] = Brain
     performer: type[Performer] = Performer
     provisioner: type[Provisioner] = Provisioner
+    experiments: type[ExperimentController] = ExperimentController
 
 
 class Cluster:
@@ -51,9 +56,12 @@ class Cluster:
         self.kit = kit
         self.world = World(plan.seed)
         self.network = Network(self.world, FAIR)
-        self.truth = Truth(CONTROLLERS)
+        self.controllers: dict[str, Controller] = {"sweep": SweepController(), KIND: ExperimentController()}
+        """What the truth is folded by; masters have their kit's."""
+        self.truth = Truth(self.controllers)
         self.promises = Promises(self)
         self.machine_promises = MachinePromises(self)
+        self.experiment_promises = ExperimentPromises(self)
         self.cloud = Cloud(self)
         self.acknowledged_tasks: dict[TaskId, None] = {}
         self.acknowledged_steps: dict[TaskId, int] = {}
@@ -74,6 +82,7 @@ class Cluster:
             capacity = Capacity(slots=slots, millicpus=MILLICPUS, memory_bytes=MEMORY_BYTES)
             self.machines[node] = Machine(self, node, POOL, capacity)
         self.people = Person(self)
+        self.researcher = Researcher(self)
         for master in self.masters.values():
             master.start()
         self._set_up()
@@ -271,22 +280,33 @@ class Master:
     def _begin(self, loop: VirtualLoop, journal: MemoryJournal, settings: LoopSettings) -> None:
         links = _Links(self)
         rng = Random(self._starts)
-        production = self.cluster.kit.loop(journal, self, links, CONTROLLERS, rng, settings)
+        controllers: dict[str, Controller] = {"sweep": SweepController(), KIND: self.cluster.kit.experiments()}
+        production = self.cluster.kit.loop(journal, self, links, controllers, rng, settings)
         self.production = production
         loop.start(self._run(production, journal)).add_done_callback(lambda task: self._ended(loop, task))
 
     async def _run(self, production: Loop, journal: MemoryJournal) -> None:
-        """A master's process. Its provisioner ends with its loop."""
+        """A master's process. What it does for the outside ends with its loop."""
         cluster = self.cluster
-        if cluster.plan.machines is None:
+        if cluster.plan.machines is None and not cluster.plan.experiments:
             await production.run()
             return
-        settings = ProvisionerSettings(CLUSTER, look_s=5.0, launch_s=20.0, give_up_s=15.0, terminate_s=20.0)
-        provisioner = cluster.kit.provisioner(production, {POOL: SimMachines(cluster.cloud)}, settings)
+        effects = {WEBHOOK: Effect(perform=self._webhook)}
         async with asyncio.TaskGroup() as group:
             group.create_task(production.run())
-            group.create_task(cluster.kit.performer(production, journal, provisioner.effects()).run())
-            group.create_task(provisioner.run())
+            if cluster.plan.machines is not None:
+                settings = ProvisionerSettings(CLUSTER, look_s=5.0, launch_s=20.0, give_up_s=15.0, terminate_s=20.0)
+                provisioner = cluster.kit.provisioner(production, {POOL: SimMachines(cluster.cloud)}, settings)
+                group.create_task(provisioner.run())
+                effects |= provisioner.effects()
+            group.create_task(cluster.kit.performer(production, journal, effects).run())
+
+    async def _webhook(self, item: OutboxItem) -> e.Event:
+        """Tell somebody outside, who may hear it twice."""
+        await asyncio.sleep(self.chance.uniform(0.01, 0.5))
+        delivered = self.cluster.experiment_promises.delivered
+        delivered[item.token] = delivered.get(item.token, 0) + 1
+        return e.SettleEffect(cause="webhook", token=item.token)
 
     def now(self) -> float:
         """This machine's clock, which is a little off."""

@@ -12,7 +12,8 @@ import msgspec
 
 from clutch.agent import brain as b
 from clutch.testing.sim.calls import Caller
-from clutch.testing.sim.processes import Process, make_process
+from clutch.testing.sim.processes import Process
+from clutch.testing.sim.trials import make_program
 from clutch.wire import events as e
 from clutch.wire.ids import LeaseId, NodeId, PoolName
 from clutch.wire.messages import (
@@ -26,6 +27,7 @@ from clutch.wire.messages import (
     WantedLease,
     WantedMember,
 )
+from clutch.wire.programs import program_in
 from clutch.wire.resources import Capacity
 
 if TYPE_CHECKING:
@@ -137,7 +139,9 @@ class Machine:
             self.ended(key, Exit(126, ExitCause.NO_DATA if luck < 0.005 else ExitCause.NEVER_STARTED))
             return
         directory.status = MemberStatus.RUNNING
-        directory.process = make_process(self, directory.wanted)
+        program = program_in(directory.wanted.payload)
+        wanted = directory.wanted
+        directory.process = make_program(self, wanted, program) if program is not None else Process(self, wanted)
         if self.agent is not None:
             self.agent.do(self.agent.brain.started(*key))
 

@@ -83,6 +83,7 @@ class MachinePromises:
                 expected[launch_token(name)] = None
             if machine.state is MachineState.STOPPING:
                 expected[terminate_token(name)] = None
+        expected.update(self.truth.owed)
         waiting = {item.token: None for item in self.cluster.store.outbox()}
         if waiting != expected and sorted(waiting) != sorted(expected):
             token = next(iter({*waiting} ^ {*expected}))

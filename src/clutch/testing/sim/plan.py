@@ -78,6 +78,7 @@ class SimPlan(msgspec.Struct, frozen=True, kw_only=True):
     fair_share: bool
     quotas: bool
     machines: MachinesPlan | None = None
+    experiments: int = 0
 
     @property
     def static_nodes(self) -> int:
@@ -106,6 +107,7 @@ def make_plan(seed: int, *, nodes: int | None = None, faults: bool = True, work_
         fair_share=chance.random() < 0.25,
         quotas=chance.random() < 0.3,
         machines=machines,
+        experiments=World(seed).chance("plan-experiments").choice((0, 0, 0, 1)),
     )
 
 

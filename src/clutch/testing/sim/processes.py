@@ -32,7 +32,7 @@ def encode_work(work: Work) -> bytes:
 
 
 def checkpoint_step(checkpoint: str) -> int:
-    """The step in a simulated checkpoint's name, which is ``FENCE:STEP``."""
+    """The step in a simulated checkpoint's name, which is ``FENCE:STEP`` or ``FENCE:TASK:STEP``."""
     return int(checkpoint.rpartition(":")[2]) if checkpoint else 0
 
 
@@ -43,11 +43,13 @@ PLAIN = 0.1
 class Process:
     """One running incarnation. Rank 0 is the chief: it alone checkpoints and acknowledges."""
 
-    def __init__(self, machine: Machine, wanted: WantedMember) -> None:
+    plain = PLAIN
+
+    def __init__(self, machine: Machine, wanted: WantedMember, work: Work | None = None) -> None:
         self.machine = machine
         self.world = machine.world
         self.wanted = wanted
-        self.work = msgspec.msgpack.decode(wanted.payload, type=Work)
+        self.work = work or msgspec.msgpack.decode(wanted.payload, type=Work)
         self.alive = True
         self.output = 0
         self.step = checkpoint_step(wanted.checkpoint)
@@ -81,6 +83,10 @@ class Process:
             self._next()
             return
         self.step += 1
+        self._trained()
+
+    def _trained(self) -> None:
+        """A step is done."""
         if self.step >= self.work.steps:
             self._finish()
         elif self.chief and self.step % self.work.checkpoint_every == 0:
@@ -102,6 +108,10 @@ class Process:
         )
         self.caller.ask(finished, lambda answer, error: self.exit(0 if not error else 3))
 
+    def name(self, step: int) -> str:
+        """Of the checkpoint it saves at a step."""
+        return f"{self.wanted.fence}:{step}"
+
     def _checkpoint(self, then: object) -> None:
         """Commit, and go on only when the master has acknowledged it. A stale writer stops here."""
         assert callable(then)
@@ -111,7 +121,7 @@ class Process:
             task=self.wanted.member.task,
             member=self.wanted.member,
             fence=self.wanted.fence,
-            checkpoint=f"{self.wanted.fence}:{step}",
+            checkpoint=self.name(step),
             step=step,
         )
 
@@ -131,7 +141,7 @@ class Process:
         if self.leaving or (self.work.stubborn and chance.random() < self.work.stubborn):
             return
         self.leaving = True
-        if chance.random() < PLAIN:
+        if chance.random() < self.plain:
             self.world.after(chance.uniform(0.01, 0.3), lambda: self.exit(-15))
             return
         if not self.chief:
@@ -150,7 +160,3 @@ class Process:
                 self.exit(0)
 
         self.caller.ask(ack, acknowledged)
-
-
-def make_process(machine: Machine, wanted: WantedMember) -> Process:
-    return Process(machine, wanted)

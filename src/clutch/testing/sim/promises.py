@@ -65,6 +65,7 @@ class Promises:
         """A fact is about to become true: is it allowed in the state before it?"""
         self.checks += 1
         self.cluster.machine_promises.deciding(recorded)
+        self.cluster.experiment_promises.deciding(recorded)
         state = self.truth.state
         match recorded.fact:
             case f.CheckpointCommitted(task, _, checkpoint, step):
@@ -156,6 +157,7 @@ class Promises:
         for name in self.cluster.acknowledged_tasks:
             if name not in self.truth.submitted:
                 self.break_("P1", f"{name} was acknowledged and is gone", name)
+        self.cluster.experiment_promises.settled()
         self.cluster.machine_promises.settled()
 
 

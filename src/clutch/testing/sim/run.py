@@ -96,7 +96,8 @@ def _raise(cluster: Cluster) -> None:
 def at_rest(cluster: Cluster) -> bool:
     state = cluster.truth.state
     quiet = not state.tasks and not any(machine.in_use() for machine in cluster.machines.values())
-    return quiet and not state.workloads and cluster.machine_promises.at_rest()
+    promised = cluster.machine_promises.at_rest() and cluster.experiment_promises.at_rest()
+    return quiet and not state.workloads and promised
 
 
 def _outcome(cluster: Cluster, broken: str, subject: str) -> Outcome:

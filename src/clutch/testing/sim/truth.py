@@ -29,6 +29,8 @@ class Truth:
         self.wished: dict[tuple[TaskId, TaskWish], None] = {}
         self.steps: dict[TaskId, int] = {}
         """The highest committed checkpoint step of each task."""
+        self.owed: dict[str, None] = {}
+        """What workloads owe to the outside and nobody has settled."""
 
     def commit(self, batch: Batch, before: Callable[[Recorded], None]) -> None:
         """Take in a batch that has just become durable; ``before`` sees each fact in the state it is folded into."""
@@ -57,5 +59,9 @@ class Truth:
                 self.granted[member, self.state.members[member].fence(generation)] = None
             case f.LeaseGranted(lease, _, placed_lease):
                 self.leased[lease, placed_lease.lease_number] = None
+            case f.EffectOwed(_, token):
+                self.owed[token] = None
+            case f.EffectSettled(token):
+                self.owed.pop(token, None)
             case f.CheckpointCommitted(task, _, _, step):
                 self.steps[task] = max(step, self.steps.get(task, 0))

@@ -165,7 +165,10 @@ class Person:
                 self.open(node)
             if known.disabled:
                 self.enable(node)
+        self.cluster.researcher.wind_up()
         for task, found in state.tasks.items():
+            if found.controller:  # it belongs to a workload, which knows why it rests
+                continue
             if found.spec.kind == "notebook" and found.wish in (TaskWish.RUN, TaskWish.PAUSE):
                 self.caller.ask(e.Cancel(cause="api:ops", task=task), lambda answer, error: None)
             elif found.wish is TaskWish.PAUSE:

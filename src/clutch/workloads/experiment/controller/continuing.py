@@ -11,7 +11,14 @@ from clutch.workloads.experiment.controller import tasks
 from clutch.workloads.experiment.controller.ending import move
 from clutch.workloads.experiment.controller.own import Own, Wishes, wish
 from clutch.workloads.experiment.controller.reports import run_began
-from clutch.workloads.experiment.controller.searching import begin_searcher, carry_out, latest, train, trial_over
+from clutch.workloads.experiment.controller.searching import (
+    HOW,
+    begin_searcher,
+    carry_out,
+    latest,
+    train,
+    trial_over,
+)
 from clutch.workloads.experiment.machine import notes as n
 from clutch.workloads.experiment.machine.experiment import Experiment
 from clutch.workloads.experiment.machine.trial import Trial
@@ -55,13 +62,15 @@ def _chosen(exp: Experiment, said: w.ContinueExperiment) -> tuple[int, ...]:
 
 
 def _go_on(own: Own, chosen: tuple[int, ...], said: w.ContinueExperiment, now: float) -> Wishes:
-    """Trials live again before the search is told, since it asks them for more. It may refuse, before anything."""
+    """Trials live again before the search's actions are carried out, since it asks them for more."""
     exp = own.exp
     event = s.Extended(max_trials=said.max_trials, max_time=said.max_time, trials=chosen)
-    actions = list(own.method.decide(own.search, event))
+    untold, actions = _search_goes_on(own, event)
     yield wish(n.Extended(now, said.max_time, said.max_restarts))
     yield from move(own, ExperimentState.ACTIVE, now, "continued")
     yield from begin_searcher(own)
+    for number in untold:
+        yield wish(n.ExitTold(number))
     for number in chosen:
         trial = exp.trials[number]
         unfinished = trial.length if trial.length > trial.done else 0
@@ -73,6 +82,24 @@ def _go_on(own: Own, chosen: tuple[int, ...], said: w.ContinueExperiment, now: f
         if unfinished:
             yield from train(own, trial, unfinished, now)
     yield from carry_out(own, actions, now)
+
+
+def _search_goes_on(own: Own, event: s.Extended) -> tuple[list[int], list[s.Action]]:
+    """What the search wants when it hears that there is more. It may refuse: nothing has happened yet.
+
+    It hears first of trials that ended when it was asked nothing any more. That this is the end, as it may say then, is
+    not so. Its state is a value, so all this is thought through before any of it is done.
+    """
+    state, method = own.search, own.method
+    untold = [trial for trial in own.exp.trials.values() if not trial.heard]
+    wanted: list[s.Action] = []
+    for news in (*(s.Exited(trial.number, HOW[trial.state]) for trial in untold), event):
+        for action in method.decide(state, news):
+            if isinstance(action, s.Remember):
+                state = method.apply(state, action.fact)
+            if not isinstance(action, s.Over) or news is event:
+                wanted.append(action)
+    return [trial.number for trial in untold], wanted
 
 
 # -- detached runs ------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ def settle(own: Own, now: float) -> Wishes:
     exp = own.exp
     yield from take_up(own, now)
     living = exp.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED)
-    if living and exp.over and not exp.live and not exp.deferred:
+    if living and exp.over and not exp.live and not exp.has_more:
         yield wish(n.Moved(ExperimentState.STOPPING, now, exp.reason))
-    if exp.state is ExperimentState.STOPPING and not exp.live and not exp.deferred:
+    if exp.state is ExperimentState.STOPPING and not exp.live and not exp.has_more:
         yield from _end(own, now)
     if exp.ended and not exp.tidied:
         yield from tidy(own, now)

@@ -57,6 +57,8 @@ def run_began(own: Own, trial: Trial, epoch: int, nodes: tuple[str, ...], now: f
     yield wish(n.RunStarted(trial.number, epoch, trial.rows + 1, now, nodes))
     if trial.state is TrialState.QUEUED:
         yield wish(n.TrialMoved(trial.number, TrialState.RUNNING))
+    elif trial.state in (TrialState.IDLE, TrialState.PAUSED) and not own.exp.spec.detached:
+        yield c.Pause(TaskId(trial.task))  # somebody else has resumed it: it still has nothing to do
 
 
 # -- validations and operations -----------------------------------------------------------------------------------
@@ -82,7 +84,7 @@ def validated(own: Own, said: w.Validated, now: float) -> Wishes:
         return
     if trial.asked and trial.asked[0].length <= time:
         yield from complete(own, trial, time, value, now)
-    elif not trial.heard:
+    else:
         yield from feed(own, s.Validated(trial.number, said.step, time, value, said.values), now)
 
 

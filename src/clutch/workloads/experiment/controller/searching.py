@@ -94,7 +94,7 @@ def _waits(exp: Experiment, later: n.Deferred) -> bool:
 def take_up(own: Own, now: float) -> Wishes:
     """Carry out what was deferred, as far as it may begin now."""
     exp = own.exp
-    while exp.deferred and exp.state in (ExperimentState.ACTIVE, ExperimentState.STOPPING):
+    while exp.has_more and exp.state in (ExperimentState.ACTIVE, ExperimentState.STOPPING):
         later = exp.deferred[0]
         yield wish(n.DeferredTaken())
         yield from begin(own, later, now)
@@ -167,8 +167,7 @@ def complete(own: Own, trial: Trial, upto: float, value: float, now: float) -> W
             break
         step = trial.last_step
         yield wish(n.OperationOver(trial.number, ask.length, ask.row, True, ask.at, now, trial.epoch, step))
-        if not trial.heard:
-            yield from feed(own, s.Trained(trial.number, ask.length, value), now)
+        yield from feed(own, s.Trained(trial.number, ask.length, value), now)
     yield from _rest(own, trial, now)
 
 
@@ -220,15 +219,15 @@ HOW = {
 
 
 def trial_over(own: Own, trial: Trial, state: TrialState, now: float, detail: str = "") -> Wishes:
-    """It has ended: what it was asked and did not do is dropped, and the search hears of it once."""
+    """It has ended: what it was asked and did not do is dropped, and the search hears of it, unless that is over."""
     if not trial.live:
         return
     for ask in list(trial.asked):
         step = trial.last_step
         yield wish(n.OperationOver(trial.number, ask.length, ask.row, False, ask.at, now, trial.epoch, step))
-    tell = not trial.heard
+    tell = not own.exp.over
     detail = detail or trial.detail
-    yield wish(n.TrialOver(trial.number, state, trial.rows + 1, now, trial.epoch, trial.last_step, detail))
+    yield wish(n.TrialOver(trial.number, state, trial.rows + 1, now, trial.epoch, trial.last_step, detail, tell))
     if tell:
         yield from feed(own, s.Exited(trial.number, HOW[state]), now)
 

@@ -64,6 +64,8 @@ class Experiment(msgspec.Struct, kw_only=True):
     cancelled: bool = False
     metric_missing: bool = False
     deferred: list[Deferred] = []
+    """What the search wanted while nothing new might begin. It outlives an end that came from elsewhere: continued, the
+    search still counts on it."""
     searcher: str = ""
     """The task of its search method's process while it lives."""
     searchers: int = 0
@@ -89,6 +91,11 @@ class Experiment(msgspec.Struct, kw_only=True):
     owed: int = 0
     submitted_at: float = 0.0
     ended_at: float = 0.0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something that was deferred will still begin."""
+        return bool(self.deferred) and not self.cancelled and not self.failed
 
     @property
     def ended(self) -> bool:

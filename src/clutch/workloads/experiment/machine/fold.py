@@ -51,13 +51,10 @@ def _search_over(exp: Experiment, fact: n.SearchOver) -> None:
     exp.over = True
     exp.failed = fact.failed
     exp.reason = fact.detail or exp.reason
-    if fact.failed:
-        exp.deferred.clear()
 
 
 def _cancelled(exp: Experiment, fact: n.Cancelled) -> None:
     exp.cancelled = exp.over = True
-    exp.deferred.clear()
 
 
 def _edited(exp: Experiment, fact: n.Edited) -> None:
@@ -193,7 +190,7 @@ def _trial_over(exp: Experiment, trial: Trial, fact: n.TrialOver) -> None:
     trial.detail = fact.detail
     trial.ended_at = fact.at
     trial.running = False
-    trial.heard = True
+    trial.heard = fact.told
 
 
 def _end_wished(exp: Experiment, trial: Trial, fact: n.EndWished) -> None:
@@ -279,6 +276,10 @@ def _metadata_set(exp: Experiment, trial: Trial, fact: n.MetadataSet) -> None:
     trial.metadata = {key: value for key, value in merged.items() if value is not None}
 
 
+def _exit_told(exp: Experiment, trial: Trial, fact: n.ExitTold) -> None:
+    trial.heard = True
+
+
 OF_EXPERIMENT: dict[type[n.Fact], Callable[[Experiment, Any], None]] = {
     n.Began: _began,
     n.Moved: _moved,
@@ -317,4 +318,5 @@ OF_TRIAL: dict[type[n.Fact], Callable[[Experiment, Trial, Any], None]] = {
     n.Saved: _saved,
     n.Labelled: _labelled,
     n.MetadataSet: _metadata_set,
+    n.ExitTold: _exit_told,
 }

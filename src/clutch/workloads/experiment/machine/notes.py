@@ -60,7 +60,7 @@ class SearchOver(msgspec.Struct, frozen=True, tag="search_over"):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
-    """Its user ends it: the search is asked nothing more, and what it wanted later is dropped."""
+    """Its user ends it: the search is asked nothing more."""
 
 
 class Edited(msgspec.Struct, frozen=True, tag="edited"):
@@ -175,6 +175,8 @@ class TrialOver(msgspec.Struct, frozen=True, tag="trial_over"):
     epoch: int = 0
     step: int = 0
     detail: str = ""
+    told: bool = True
+    """The search was told."""
 
 
 class EndWished(msgspec.Struct, frozen=True, tag="end_wished"):
@@ -273,6 +275,12 @@ class Labelled(msgspec.Struct, frozen=True, tag="labelled"):
     """Its next failure is its last."""
 
 
+class ExitTold(msgspec.Struct, frozen=True, tag="exit_told"):
+    """The search has been told that it is over, after the experiment went on."""
+
+    trial: int
+
+
 class MetadataSet(msgspec.Struct, frozen=True, tag="metadata_set"):
     trial: int
     metadata: dict[str, Any]
@@ -280,7 +288,7 @@ class MetadataSet(msgspec.Struct, frozen=True, tag="metadata_set"):
 
 OfTrial = (
     TrialMade | TrialContinued | TrialMoved | TrialOver | EndWished | Finishing | Asked | OperationOver
-    | RunStarted | RunOver | ValidationHeard | Saved | Labelled | MetadataSet
+    | RunStarted | RunOver | ValidationHeard | Saved | Labelled | MetadataSet | ExitTold
 )  # fmt: skip
 
 OfExperiment = (

@@ -93,7 +93,7 @@ class Trial(msgspec.Struct, kw_only=True):
     end: End | None = None
     finishing: bool = False
     heard: bool = False
-    """The search has been told that it is over, and is told nothing more of it."""
+    """The search has been told that it is over."""
     running: bool = False
     """Its task has resources, as far as is known."""
     epoch: int = 0
