@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -338,3 +341,20 @@ def test_exits_of_strangers_are_ignored() -> None:
     search = begun()
     assert search.tell(Exited(3, How.FAILED)) == []
     assert search.tell(Validated(3, 1, 1.0, 1.0)) == []
+
+
+def test_the_method_in_the_documentation_works() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "architecture" / "search.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert example.endswith("run_as_task(Halves())\n")
+    names: dict[str, Any] = {}
+    exec(compile(example.removesuffix("run_as_task(Halves())\n"), "search.md", "exec"), names)  # noqa: S102
+    world = MemorySearch(experiment(Custom(), SPACE), lambda hparams: abs(hparams["x"] - 0.12))
+    SearchRunner(world, "exp", names["Halves"]()).run()
+    assert [trial.made.hparams["x"] for trial in world.search.trials.values()] == [0.5, 0.25, 0.125, 0.0625]
+    assert world.search.over == Over()
+    saved = names["Halves"]()
+    saved.x, saved.best = 0.125, 0.3
+    again = names["Halves"]()
+    again.load(saved.save())
+    assert (again.x, again.best) == (0.125, 0.3)

@@ -49,14 +49,13 @@ class Promoting:
     def settles(self, turn: Turn[Halving]) -> None:
         """Trials that nothing can promote any more are done."""
         bracket = turn.state.brackets[self.number]
-        if len(bracket.rungs[0]) < bracket.trials:
+        live = turn.state.roll.live
+        if len(bracket.rungs[0]) < bracket.trials or all(live.values()):
             return
         for rung, entries in enumerate(bracket.rungs):
             if rung in bracket.towards.values():
                 return
-            for entry in entries:
-                if not entry.climbed and turn.state.roll.listens(entry.trial):
-                    turn.leave(entry.trial, Finish(entry.trial))
+            turn.finish_all(entry.trial for entry in entries if not entry.climbed and live.get(entry.trial) is False)
 
     def _rest(self, turn: Turn[Halving], rung: int, trial: int, value: float, gone: int = 0) -> None:
         """A result, and whom it promotes. ``gone``: a trial that is ending right now."""

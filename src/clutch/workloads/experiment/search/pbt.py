@@ -15,7 +15,7 @@ import msgspec
 
 from clutch.wire.errors import BadRequest
 from clutch.wire.experiments import Categorical, Const, Double, ExperimentSpec, Hyperparameter, Int, Log, Nested, Pbt
-from clutch.workloads.experiment.search.base import Event, Exited, Extended, Finish, How, Make, Train, Trained
+from clutch.workloads.experiment.search.base import Event, Exited, Extended, How, Make, Train, Trained
 from clutch.workloads.experiment.search.checks import at_least, within
 from clutch.workloads.experiment.search.sampling import Path, Space, bounds, chance, choice, draw, sample
 from clutch.workloads.experiment.search.turns import (
@@ -183,8 +183,7 @@ class PbtMethod(TurningMethod[PbtState]):
             return
         best_first = sorted(state.results, key=lambda trial: (state.results[trial], trial))
         if state.round >= self._method.num_rounds:
-            for trial in best_first:
-                turn.leave(trial, Finish(trial))
+            turn.finish_all(best_first)
             turn.remember(Planned(state.round, ()))
             return
         count = math.floor(self._method.truncate_fraction * self._method.population_size)
@@ -194,8 +193,7 @@ class PbtMethod(TurningMethod[PbtState]):
         # The new ones begin first: what they begin from is what their parents have now.
         copies = (Job(parents=parents),) * (len(worst) + state.lost)
         turn.remember(Planned(state.round + 1, (*copies, *(Job(trial) for trial in survivors))))
-        for trial in worst:
-            turn.leave(trial, Finish(trial))
+        turn.finish_all(worst)
 
     def _start(self, turn: Turn[PbtState]) -> None:
         most = self._method.max_concurrent_trials

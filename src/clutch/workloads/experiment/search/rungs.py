@@ -189,10 +189,9 @@ def _fold_bracket(bracket: Bracket, fact: Entered | Rested | Climbed | Erased | 
         case Rested(_, trial):
             return replace(bracket, towards=_without(bracket.towards, trial))
         case Climbed(_, trial, rung):
-            below = tuple(
-                replace(entry, climbed=True) if entry.trial == trial else entry for entry in bracket.rungs[rung - 1]
-            )
-            rungs = _swap(bracket.rungs, rung - 1, below) if rung else bracket.rungs
+            rungs = bracket.rungs
+            if rung:
+                rungs = _swap(rungs, rung - 1, _marked(rungs[rung - 1], trial))
             return replace(bracket, rungs=rungs, towards={**bracket.towards, trial: rung})
         case Erased(_, trial, rung):
             kept = tuple(
@@ -213,5 +212,15 @@ def _swap(rungs: tuple[tuple[Entry, ...], ...], rung: int, entries: tuple[Entry,
     return (*rungs[:rung], entries, *rungs[rung + 1 :])
 
 
+def _marked(entries: tuple[Entry, ...], trial: int) -> tuple[Entry, ...]:
+    """With the entry of a trial marked as climbed."""
+    for place, entry in enumerate(entries):
+        if entry.trial == trial:
+            return (*entries[:place], Entry(entry.value, trial, True), *entries[place + 1 :])
+    return entries
+
+
 def _without(mapping: dict[int, int], trial: int) -> dict[int, int]:
-    return {number: value for number, value in mapping.items() if number != trial}
+    found = dict(mapping)
+    found.pop(trial, None)
+    return found

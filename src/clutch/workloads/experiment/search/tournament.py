@@ -14,7 +14,7 @@ from clutch.wire.errors import BadRequest
 from clutch.wire.experiments import ExperimentSpec
 from clutch.workloads.experiment.search.asha import Stopping
 from clutch.workloads.experiment.search.asha_promotion import Promoting
-from clutch.workloads.experiment.search.base import Event, Exited, Extended, Finish, How, Make, Trained, Validated
+from clutch.workloads.experiment.search.base import Event, Exited, Extended, How, Make, Trained, Validated
 from clutch.workloads.experiment.search.plain import refuse_unknown
 from clutch.workloads.experiment.search.rungs import (
     Bracket,
@@ -184,9 +184,12 @@ class Tournament(TurningMethod[Halving]):
 
     def _finish_resting(self, turn: Turn[Halving]) -> None:
         """A search that has given up promotes nobody any more."""
-        for trial, leaves in turn.state.roll.live.items():
-            if not leaves and trial not in turn.state.brackets[turn.state.home[trial]].towards:
-                turn.leave(trial, Finish(trial))
+        state = turn.state
+        turn.finish_all(
+            trial
+            for trial, leaves in state.roll.live.items()
+            if not leaves and trial not in state.brackets[state.home[trial]].towards
+        )
 
 
 def _wanted(state: Halving) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from clutch.workloads.experiment.search.base import Action, Event, How, Over, Remember
+from clutch.workloads.experiment.search.base import Action, Event, Finish, How, Over, Remember
 
 # -- trials, counted ----------------------------------------------------------------------------------------------
 
@@ -54,9 +54,9 @@ class Made(msgspec.Struct, frozen=True, tag="made", array_like=True):
 
 
 class Left(msgspec.Struct, frozen=True, tag="left", array_like=True):
-    """It was told to leave."""
+    """They were told to leave."""
 
-    trial: int
+    trials: tuple[int, ...]
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", array_like=True):
@@ -86,14 +86,14 @@ def fold_roll(roll: Roll, fact: RollFact) -> Roll:
     match fact:
         case Made(trial):
             return replace(roll, made=roll.made + 1, live={**roll.live, trial: False})
-        case Left(trial):
-            return replace(roll, live={**roll.live, trial: True})
+        case Left(trials):
+            return replace(roll, live=roll.live | dict.fromkeys(trials, True))
         case Revived(trial):
             return replace(roll, live={**roll.live, trial: False})
         case Ended(trial, how):
             return replace(
                 roll,
-                live={number: leaving for number, leaving in roll.live.items() if number != trial},
+                live=_without(roll.live, trial),
                 useful=roll.useful + (how in (How.COMPLETED, How.STOPPED)),
                 failed=roll.failed + (how is How.FAILED),
                 invalid=roll.invalid + (how is How.INVALID),
@@ -102,6 +102,12 @@ def fold_roll(roll: Roll, fact: RollFact) -> Roll:
             return replace(roll, over=True)
         case Reopened():
             return replace(roll, over=False)
+
+
+def _without(live: dict[int, bool], trial: int) -> dict[int, bool]:
+    found = dict(live)
+    found.pop(trial, None)
+    return found
 
 
 def verdict(roll: Roll, gave_up: bool = False) -> Over:
@@ -147,8 +153,15 @@ class Turn(Generic[S]):
 
     def leave(self, trial: int, action: Action) -> None:
         """The last thing a trial is told."""
-        self.remember(Left(trial))
+        self.remember(Left((trial,)))
         self.do(action)
+
+    def finish_all(self, trials: Iterable[int]) -> None:
+        """Nothing more will be asked of any of these."""
+        leaving = tuple(trials)
+        if leaving:
+            self.remember(Left(leaving))
+            self.do(*map(Finish, leaving))
 
     def close(self, over: Over) -> None:
         if not self.state.roll.over:
