@@ -255,11 +255,11 @@ async def test_a_registration_that_was_cut_short_is_undone_by_the_next_master(gr
     library = await ground.open()
     ground.checkpoints.add("c")
     await library.models.create("default", NewModel(name="m"), WHO)
-    reached = asyncio.Event()
+    reached, woken = asyncio.Event(), asyncio.Event()
 
     async def hang(by: str, hold: bool) -> None:
         reached.set()
-        await asyncio.Event().wait()
+        await woken.wait()
 
     ground.checkpoints.after = hang
     cut = asyncio.create_task(register(library, "m", "c"))
@@ -271,10 +271,34 @@ async def test_a_registration_that_was_cut_short_is_undone_by_the_next_master(gr
     ground.checkpoints.after = None
     assert await following.holds.settle() == 0
     assert ground.checkpoints.held["c"] == set()
-    cut.cancel()
-    await asyncio.gather(cut, return_exceptions=True)
-    await following.holds.settle()
+    woken.set()  # the first one was only slow: it learns that it is too late
+    with pytest.raises(NotFound):
+        await cut
+    assert (await following.models.find("default", "m")).versions == 0
+    assert await following.holds.settle() == 0
     assert (await register(following, "m", "c")).number == 2
+    assert ground.checkpoints.held["c"] == {"model:default/m/2"}
+
+
+async def test_a_registration_whose_caller_left_is_undone(ground: Ground) -> None:
+    library = await ground.open()
+    ground.checkpoints.add("c")
+    await library.models.create("default", NewModel(name="m"), WHO)
+    reached = asyncio.Event()
+
+    async def hang(by: str, hold: bool) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    ground.checkpoints.after = hang
+    left = asyncio.create_task(register(library, "m", "c"))
+    await reached.wait()
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    ground.checkpoints.after = None
+    assert await library.holds.settle() == 0
+    assert ground.checkpoints.held["c"] == set()
+    assert (await library.models.find("default", "m")).versions == 0
 
 
 async def test_registrations_at_once_get_different_numbers(ground: Ground) -> None:
