@@ -82,6 +82,18 @@ def test_a_key_that_stands_twice_is_an_error_with_its_lines() -> None:
     assert config_in("x: &x {a: 1}\ny: {<<: *x, a: 2}")["y"] == {"a": 2}
 
 
+def test_what_a_merge_brings_in_does_not_stand_twice() -> None:
+    text = "a: &a {x: 1}\nouter: {inner: &b {<<: *a, x: 2}}\nc: {<<: *b}\nd: {<<: [*a, *b], y: 3}"
+    found = config_in(text)
+    assert found["outer"]["inner"] == found["c"] == {"x": 2}
+    assert found["d"] == {"x": 1, "y": 3}
+
+
+def test_files_of_other_systems() -> None:
+    assert config_in("\ufeffa: 1\r\nb: 2\r\n") == {"a": 1, "b": 2}
+    assert config_in('\ufeff{"a": 1}', "x.json") == {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [

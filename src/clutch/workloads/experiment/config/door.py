@@ -69,7 +69,7 @@ def check_partial(config: Mapping[str, Any], name: str = "configuration") -> tup
     said = Reworded(plain(config, name))
     problems = [*said.problems, *shape_problems(said.config, partial=True), *cross_problems(said.config, partial=True)]
     _refuse(problems, name)
-    return tuple(said.notices)
+    return tuple(said.notices[:PROBLEMS_MAX])
 
 
 def accepted(config: Mapping[str, Any], context: Door) -> Accepted:
@@ -99,7 +99,8 @@ def accepted(config: Mapping[str, Any], context: Door) -> Accepted:
         wrong.append(Problem("config", problem, "Put data into files of the uploaded folder."))
     _refuse(wrong, subject)
     spec = _spec(written, effective, context, _program(written, image, (kind, context.code)), kind)
-    return Accepted(spec=spec, effective=effective, notices=(*said.notices, *drawn, *cross_notices(said.config)))
+    notices = (*said.notices, *drawn, *cross_notices(said.config))[:PROBLEMS_MAX]
+    return Accepted(spec=spec, effective=effective, notices=notices)
 
 
 def kind_of_slots(written: WrittenExperiment, kinds: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -39,7 +39,9 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self.twice: list[Problem] = []
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Looked at as it is written: later, what ``<<`` brings in is mixed with it."""
+        node = super().compose_mapping_node(anchor)
         seen: dict[object, int] = {}
         for key, _ in node.value:
             word = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
@@ -48,9 +50,9 @@ class _Loader(yaml.SafeLoader):
             line = key.start_mark.line + 1
             if word in seen:
                 problem = f"it stands twice, in line {seen[word]} and in line {line}"
-                self.twice.append(Problem(str(key.value), problem, "Keep one of the two."))
+                self.twice.append(Problem(dotted((str(key.value),)), problem, "Keep one of the two."))
             seen[word] = line
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def _decimal(loader: _Loader, node: yaml.ScalarNode) -> float:
@@ -82,6 +84,7 @@ def config_in(text: str, name: str = "config") -> dict[str, Any]:
     ``BadConfig``."""
     if len(text) > TEXT_MAX:
         raise _refused(name, f"it has {len(text)} characters, at most {TEXT_MAX} are kept", "Put data into files.")
+    text = text.removeprefix("\ufeff")  # some editors begin with it
     found = _json(text, name) if name.endswith(".json") else _yaml(text, name)
     if found is None:
         return {}
