@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,42 +13,87 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from clutch.master.metrics_lane.briefs import buckets_of
+from clutch.master.metrics_lane.columns import Column, Timeline
 from clutch.master.metrics_lane.lane import MetricsLane, MetricsSettings
 from clutch.master.metrics_lane.memory import MemoryMetricsStore
 from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.metrics_lane.records import NAMES_MAX, SourceChange
-from clutch.master.metrics_lane.series import Buckets
+from clutch.master.metrics_lane.series import Buckets, shape_tools
 from clutch.testing.metrics_suite import FENCE, MEMBER, batch, metrics_on, point
 from clutch.testing.output_suite import refused
 from clutch.wire.errors import BadRequest, TimedOut, TooLarge, Unavailable
 from clutch.wire.ids import MemberId, TaskId
 from clutch.wire.metrics import MetricBatch, MetricPoint, MetricsQuery, Value, heard, spoken
 
+assert shape_tools() is not None, "tests run with it installed; and no test is timed while it is imported"
 NUMBERS = st.one_of(st.integers(-1_000, 1_000), st.floats(allow_nan=True), st.just("text"))
 
 
+@pytest.mark.parametrize("shapes", [True, False], ids=["shaped", "even"])
 @given(st.lists(st.tuples(st.integers(0, 500), NUMBERS), max_size=300), st.integers(1, 40), st.integers(-1, 501))
-def test_buckets_lose_nothing_but_the_middle(points: list[tuple[int, Value]], most: int, limit: int) -> None:
-    buckets = Buckets(most, limit)
+def test_buckets_lose_nothing_but_the_middle(
+    shapes: bool, points: list[tuple[int, Value]], most: int, limit: int
+) -> None:
+    buckets = Buckets(most)
     for n, (step, value) in enumerate(points):
-        buckets.add(step, float(n), value)
+        column = Column("g", "n", Timeline((step,), (float(n),)), (value,))
+        buckets.extend(buckets_of(column, 0, 1, 1, step > limit), 1)
         assert len(buckets._held) <= 4 * most + 1
-    found = buckets.points()
+    found = buckets.points(shapes)
     assert len(found) <= most + 1
     assert sum(one.count for one in found) == buckets.total == len(points)
     assert [one.step for one in found] == sorted(one.step for one in found)
     assert all(one.superseded == (one.step > limit) for one in found)
-    numbers = [value for _, value in points if not isinstance(value, str) and not math.isnan(value)]
-    shown = [one for one in found if not isinstance(one.value, str)]
+    numbers = [value for _, value in points if not isinstance(value, str) and math.isfinite(value)]
+    alone = [one.value for one in found if one.count == 1 and not isinstance(one.value, str)]
     if numbers:
         lows = [one.low for one in found if one.low is not None]
-        alone = [one.value for one in shown if one.count == 1 and not math.isnan(one.value)]  # type: ignore[arg-type]
-        assert min([*lows, *alone]) == min(numbers)  # type: ignore[type-var]
+        highs = [one.high for one in found if one.high is not None]
+        single = [value for value in alone if math.isfinite(value)]
+        assert min([*lows, *single]) == min(numbers)
+        assert max([*highs, *single]) == max(numbers)
+    assert all(one.low is None or math.isfinite(one.low) for one in found), "JSON can say every range"
     if points:
         last = max(range(len(points)), key=lambda n: (points[n][0], n))
         assert found[-1].step == points[last][0]
         if len(points) <= most:
             assert found[-1].at == float(last), "of one step, the last reported"
+
+
+def test_shapes_keep_the_peaks_of_a_curve() -> None:
+    spikes = {3_333, 7_001, 7_003}
+    values = [50.0 if n in spikes else math.sin(n / 500) for n in range(10_000)]
+    column = Column("g", "n", Timeline(range(10_000), [float(n) for n in range(10_000)]), values)
+    buckets = Buckets(10_000)
+    buckets.extend(buckets_of(column, 0, 10_000, 1, False), 10_000)
+    buckets._max = 100
+    shaped, even = buckets.points(), buckets.points(shapes=False)
+    assert len(shaped) <= 101
+    assert len(even) <= 101
+    assert len([one for one in shaped if one.value == 50.0]) >= 2, "a chart of the points alone shows them"
+    for found in (shaped, even):
+        assert [one for one in found if one.high == 50.0 or one.value == 50.0], "and the range always does"
+        assert sum(one.count for one in found) == 10_000
+
+
+def test_the_choice_of_points_does_without_numpy() -> None:
+    """A base install has neither numpy nor tsdownsample."""
+    program = """
+import sys
+for name in ("numpy", "tsdownsample"):
+    sys.modules[name] = None
+from clutch.master.metrics_lane.columns import Column, Timeline
+from clutch.master.metrics_lane.briefs import buckets_of
+from clutch.master.metrics_lane.series import Buckets, shape_tools
+assert shape_tools() is None
+column = Column("g", "n", Timeline(range(1000), [0.0] * 1000), [float(n) for n in range(1000)])
+buckets = Buckets(10)
+buckets.extend(buckets_of(column, 0, 1000, 1, False), 1000)
+points = buckets.points()
+assert 8 <= len(points) <= 10 and points[-1].value == 999.0 and points[0].low == 0.0, points
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.5, 7, "text"])
@@ -108,6 +155,11 @@ async def test_more_names_than_are_remembered() -> None:
         assert len(latest) == NAMES_MAX
         assert {one.name[0] for one in latest} == {"1", "2"}, "those reported last"
         assert len(await lane.series(MetricsQuery(task=MEMBER.task))) == 3_000
+        names = {f"0.{k}": 7 for k in range(10)}
+        await lane.write(MEMBER, FENCE, [MetricBatch(4, (MetricPoint("g", 9, names, 9.0),))])
+        summaries = {one.name: one for one in await lane.summaries(MEMBER.task)}
+        assert len(summaries) == 3_000
+        assert (summaries["0.5"].count, summaries["0.5"].mean, summaries["1.5"].count) == (2, 6.0, 1)
 
 
 async def test_names_that_no_store_keeps() -> None:

@@ -84,7 +84,7 @@ def every_column(chunk: Chunk) -> list[Column]:
 def rows_in(chunk: Chunk) -> list[Row]:
     """The points of a chunk; ``Corrupt`` if they are not what was stored.
 
-    Those of a columnar one come by step, and what was reported of one group at one step and time as one point.
+    Those of a columnar one come by step and time, and what was reported of one group at one step and time as one point.
     """
     if chunk.body.startswith(bytes((COLUMNAR,))):
         return _rebuilt(every_column(chunk))
@@ -102,7 +102,7 @@ def _rebuilt(columns: Sequence[Column]) -> list[Row]:
             again = seen[step, at] = seen.get((step, at), -1) + 1
             row = found.setdefault((column.group, step, at, again), (column.group, step, at, {}))
             row[3][column.name] = value
-    return sorted(found.values(), key=itemgetter(1))
+    return sorted(found.values(), key=itemgetter(1, 2))
 
 
 def columns_in(chunk: Chunk) -> Columns:
