@@ -15,7 +15,8 @@ help: ## list the targets
 setup: ## make .venv with everything the other targets need
 	@scripts/setup dev
 
-demo: setup ## a simulated day of trials, cells and RL on a small cluster, as a live table
+demo: ## a search on a cluster from nothing: sixteen networks, early stopping, two kills, the best model asked
+	@scripts/setup demo
 	@$(BIN)/clutch demo
 
 test: setup ## every test that takes seconds, in parallel

@@ -121,6 +121,11 @@ def follow_trial_output(trial: str, query: OutputQuery) -> Call[None]:
     return Call(method="GET", path=path("trials", trial, "output"), query=pairs(fields), repeatable=True)
 
 
+def task_metrics(task: str, **fields: Any) -> Call[Page[Series]]:
+    """Of one task alone; with ``exact`` every point, by pages (``after``, ``limit``)."""
+    return get(("tasks", task, "metrics"), Page[Series], fields)
+
+
 def latest_metrics(trial: str, group: str = "") -> Call[Page[LatestValue]]:
     return get(("trials", trial, "metrics", "latest"), Page[LatestValue], {"group": group})
 

@@ -186,6 +186,25 @@ def _device(written: WrittenExperiment, kind: str) -> str:
     return kind if kind in (CUDA, ROCM) and written.resources.slots_per_trial else CPU
 
 
+def needed_paths(data: Mapping[str, Any], mounts: tuple[Mount, ...], *, in_image: bool) -> tuple[str, ...]:
+    """The paths that ``data.path`` and ``data.paths`` name, as a node has them: inside an image, behind its mounts.
+
+    What lies in the image itself no node can look for.
+    """
+    several = data.get("paths")
+    said = [data.get("path"), *(several if isinstance(several, list) else ())]
+    paths = [path for path in said if isinstance(path, str) and path.startswith("/")]
+    if not in_image:
+        return tuple(dict.fromkeys(paths))
+    found = []
+    for path in paths:
+        for mount in mounts:
+            target = mount.target.rstrip("/")
+            if path == target or path.startswith(f"{target}/"):
+                found.append(mount.source.rstrip("/") + path[len(target) :])
+    return tuple(dict.fromkeys(found))
+
+
 def _program(written: WrittenExperiment, image: Image | None, place: tuple[str, str]) -> Program:
     kind, code = place
     mounts = [Mount(m.host_path, m.container_path, m.read_only) for m in written.bind_mounts]
@@ -201,6 +220,7 @@ def _program(written: WrittenExperiment, image: Image | None, place: tuple[str, 
         secrets=tuple(SecretUse(name, variable) for name, variable in secrets_of(written.environment.secrets)),
         image=image,
         mounts=tuple(mounts),
+        needs=needed_paths(written.data, tuple(mounts), in_image=image is not None),
         ports=tuple(port.proxy_port for port in written.environment.proxy_ports),
         leave_signal=0,  # it hears of it from the master, and must not be killed while it saves its work
     )
