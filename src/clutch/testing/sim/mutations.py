@@ -6,12 +6,15 @@ They are subclasses of the production parts, changed in one place; production co
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import msgspec
 
 from clutch.agent import brain as b
 from clutch.backends.machines.base import Machines
+from clutch.core import controller as c
 from clutch.core.recorded import Recorded
 from clutch.core.state import Touched
 from clutch.master.contacts import Contacts, Heard
@@ -27,6 +30,8 @@ from clutch.wire.journal import Batch, OutboxItem
 from clutch.wire.machines import LAUNCH, MachineId, Order, StopReason, launch_token, terminate_token
 from clutch.wire.messages import MemberStatus, Report, Wanted
 from clutch.wire.outcomes import MachineState
+from clutch.workloads.experiment.controller.controller import ExperimentController
+from clutch.workloads.experiment.controller.own import Own
 
 
 class GrantsTwice(Loop):
@@ -195,6 +200,35 @@ class BelievesLateListings(Provisioner):
         self.loop.tell(e.MachinesListed(cause=f"provider:{pool}", pool=pool, instances=ours, index=now))
 
 
+class CountsRepetitions(ExperimentController):
+    """Forgets at which steps a trial has validated: whatever is said twice, or after a restart, counts twice."""
+
+    def apply(self, own: Own, note: bytes) -> Own:
+        super().apply(own, note)
+        for trial in own.exp.trials.values():
+            trial.steps.clear()
+        return own
+
+
+class StopsWithoutAsking(ExperimentController):
+    """Decides that a trial shall stop and does not ask it to: its slots stay where they are."""
+
+    def decide(self, own: Own, happening: c.Happening, now: float, rng: Random) -> Iterator[c.Wish]:
+        for wish in super().decide(own, happening, now, rng):
+            if not isinstance(wish, c.Stop):
+                yield wish
+
+
+class ForgetsPins(ExperimentController):
+    """Has files removed that somebody holds."""
+
+    def apply(self, own: Own, note: bytes) -> Own:
+        super().apply(own, note)
+        for one in own.exp.checkpoints.values():
+            one.pins = []
+        return own
+
+
 def _kit(name: str, **parts: Any) -> type[Kit]:
     return type(name, (Kit,), parts)
 
@@ -214,3 +248,10 @@ MUTATIONS: dict[str, type[Kit]] = {
     "launches under another name": _kit("LaunchesUnderAnotherNameKit", provisioner=LaunchesUnderAnotherName),
     "believes late listings": _kit("BelievesLateListingsKit", provisioner=BelievesLateListings),
 }
+
+EXPERIMENT_MUTATIONS: dict[str, type[Kit]] = {
+    "counts repetitions": _kit("CountsRepetitionsKit", experiments=CountsRepetitions),
+    "stops without asking": _kit("StopsWithoutAskingKit", experiments=StopsWithoutAsking),
+    "forgets pins": _kit("ForgetsPinsKit", experiments=ForgetsPins),
+}
+"""Experiments that break one promise of theirs each; only seeds with experiments can catch them."""
