@@ -37,11 +37,17 @@ from clutch.master.settings import MasterSettings
 from clutch.wire import events as e
 from clutch.wire.access import NewUser, NewWorkspace, Role, RoleGrant, TokenKind, TokenView
 from clutch.wire.facts import TaskEnded
-from clutch.wire.ids import MemberId, NodeId, PoolName, TaskId
+from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.link import MemberUse, NodeUse, SlotUse
 from clutch.wire.messages import Exit, ExitCause, Hello, Refusal, Wanted
 from clutch.wire.resources import Capacity, Slot
 from clutch.wire.specs import PoolSpec
+from clutch.workloads.experiment.config import check_partial
+from clutch.workloads.experiment.controller.controller import ExperimentController
+from clutch.workloads.experiment.library.opening import open_library
+from clutch.workloads.experiment.library.part import library_part
+from clutch.workloads.experiment.service.part import experiments_part
+from clutch.workloads.experiment.service.service import ExperimentService, open_experiments
 
 DEADLINE_S = 30.0
 POOL = PoolName("default")
@@ -106,8 +112,16 @@ class Puppets:
 class House:
     """A running master and ways to talk to it."""
 
-    def __init__(self, services: Services, server: HttpServer, puppets: Puppets, tokens: dict[str, str]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        server: HttpServer,
+        puppets: Puppets,
+        tokens: dict[str, str],
+        experiments: ExperimentService,
+    ) -> None:
         self.services = services
+        self.experiments = experiments
         self.server = server
         self.puppets = puppets
         self.tokens = tokens
@@ -189,9 +203,15 @@ async def open_house(data: Path, *, settings: MasterSettings | None = None) -> A
         stack.push_async_callback(journal.close)
         blobs = await open_blobs(str(data / "blobs"))
         stack.push_async_callback(blobs.close)
-        loop = Loop(journal, clock, puppets, {}, Random(1), LoopSettings(holder="api-house"))
+        controllers = {"experiment": ExperimentController()}
+        loop = Loop(journal, clock, puppets, controllers, Random(1), LoopSettings(holder="api-house"))
         puppets.loop = loop
-        access = await Access.open(settings, clock, live_in(lambda: loop.state))
+        is_member = live_in(lambda: loop.state)
+
+        def is_live(member: MemberId, fence: Fence) -> bool:
+            return is_member(member, fence) or experiments.detached.is_live(loop.state, member, fence)
+
+        access = await Access.open(settings, clock, is_live)
         stack.push_async_callback(access.close)
         lane = await stack.enter_async_context(
             open_output(beside(address, "output"), lambda task: TaskId(task) not in loop.state.tasks)
@@ -206,9 +226,15 @@ async def open_house(data: Path, *, settings: MasterSettings | None = None) -> A
             metrics=metrics, links=links, monitor=monitor, feed=feed, push=push,
             usage=usage, proxy=Proxy(loop, clock, access, links.tunnels, monitor, access.keys), stopping=stopping,
         )  # fmt: skip
-        server = HttpServer(make_app(services), bind("127.0.0.1", 0), settings, stopping)
+        library = await open_library(settings, clock, access.keys, check_partial)
+        stack.push_async_callback(library.close)
+        experiments = open_experiments(services, library)
+        stack.push_async_callback(experiments.close)
+        library.serve(experiments)
+        parts = (experiments_part(experiments), library_part(library))
+        server = HttpServer(make_app(services, parts=parts), bind("127.0.0.1", 0), settings, stopping)
         async with asyncio.TaskGroup() as group:
-            working = [group.create_task(work) for work in (loop.run(), access.run(), push.run())]
+            working = [group.create_task(work) for work in (loop.run(), access.run(), push.run(), experiments.lead())]
             serving = group.create_task(server.run())
             async with asyncio.timeout(DEADLINE_S):
                 await loop.serving.wait()
@@ -216,7 +242,7 @@ async def open_house(data: Path, *, settings: MasterSettings | None = None) -> A
                 await loop.ask(e.PutPool(cause="test", pool=PoolSpec(name=POOL)))
             admin = (await access.local_token()).read_text().strip()
             try:
-                yield House(services, server, puppets, {"admin": admin})
+                yield House(services, server, puppets, {"admin": admin}, experiments)
             finally:
                 stopping.set()
                 await serving

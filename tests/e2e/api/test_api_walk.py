@@ -22,8 +22,24 @@ from clutch.master.api.app import all_routes
 from clutch.master.api.guard import CLUSTER_WIDE, PUBLIC, needs_of
 from clutch.wire.access import Needs, Role, TokenKind, TokenView
 from clutch.wire.ids import MemberId, TaskId
+from clutch.workloads.experiment.routes import (
+    checkpoints,
+    experiments,
+    models,
+    run,
+    templates,
+    trials,
+    webhooks,
+)
 
 DIGEST = "sha256:" + "a" * 64
+EXPERIMENT = {
+    "name": "lab-experiment",
+    "workspace": "lab",
+    "entrypoint": ["true"],
+    "searcher": {"name": "single", "metric": "loss"},
+    "resources": {"slots_per_trial": 1},
+}
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -86,14 +102,85 @@ CASES: dict[str, Case] = {
     "commit_upload": Case({"key": "k", "parts": [], "sha256": "a" * 64}),
     "abort_upload": Case(),
     "sweep_uploads": Case({"older_than_s": 1.0}),
+    # experiments, trials, checkpoints
+    "submit_experiment": Case({"config": EXPERIMENT}),
+    "preview_experiment": Case({"config": EXPERIMENT}),
+    "list_experiments": Case(hides=True),
+    "get_experiment": Case(),
+    "why_experiment": Case(),
+    "pause_experiment": Case(),
+    "resume_experiment": Case(),
+    "cancel_experiment": Case(),
+    "kill_experiment": Case(),
+    "archive_experiment": Case(),
+    "unarchive_experiment": Case(),
+    "delete_experiment": Case(),
+    "move_experiments": Case({"experiments": ["EXPERIMENT"]}, hides=True),
+    "edit_experiment": Case({"notes": "x"}),
+    "continue_experiment": Case({}),
+    "list_trials": Case(),
+    "get_trial": Case(),
+    "list_workloads": Case(),
+    "stop_trial": Case(),
+    "kill_trial": Case(),
+    "list_trial_metrics": Case(),
+    "get_latest_trial_metrics": Case(),
+    "list_experiment_metrics": Case(),
+    "read_trial_output": Case(),
+    "list_checkpoints": Case(),
+    "get_checkpoint": Case(),
+    "get_checkpoint_file": Case(),
+    "delete_checkpoint": Case(),
+    "pin_checkpoint": Case({}),
+    "unpin_checkpoint": Case({}),
+    "get_workspace_storage": Case(),
+    "list_search_events": Case(),
+    "answer_search": Case({"cursor": 0}),
+    "begin_detached": Case({"name": "x", "key": "k", "workspace": "lab"}),
+    # the library
+    "list_models": Case(hides=True),
+    "create_model": Case({"name": "m"}),
+    "get_model": Case(),
+    "change_model": Case({"notes": "x"}),
+    "delete_model": Case(),
+    "list_versions": Case(),
+    "register_version": Case({"checkpoint": "CHECKPOINT"}),
+    "get_version": Case(),
+    "change_version": Case({"notes": "x"}),
+    "delete_version": Case(),
+    "set_alias": Case({"version": 1}),
+    "delete_alias": Case(),
+    "list_templates": Case(hides=True),
+    "get_template": Case(),
+    "put_template": Case({"config": {}}),
+    "delete_template": Case(),
+    "get_workspace_defaults": Case(),
+    "put_workspace_defaults": Case({"config": {}}),
+    "delete_workspace_defaults": Case(),
+    "list_webhooks": Case(hides=True),
+    "create_webhook": Case({"name": "w", "url": "https://example.com/hook", "scope": "workspace:lab"}),
+    "get_webhook": Case(),
+    "change_webhook": Case({"enabled": False}),
+    "delete_webhook": Case(),
+    "test_webhook": Case(),
+    "list_deliveries": Case(),
 }
 
 VALUES = {
     "task": "TASK", "node": "n1", "pool": "default", "digest": DIGEST, "workspace": "lab", "project": "p",
-    "name": "ada", "user": "ada", "port": "80", "token": "t", "whose": "user:ada", "checkpoint": "c", "key": "a/b",
-    "upload": "u", "part": "1",
+    "name": "ada", "user": "ada", "port": "80", "token": "t", "whose": "user:ada", "checkpoint": "CHECKPOINT",
+    "key": "a/b",
+    "upload": "u", "part": "1", "experiment": "EXPERIMENT", "trial": "EXPERIMENT.1", "path": "a/b", "action": "archive",
+    "model": "m", "version": "1", "alias": "a", "template": "t", "over": "workspace:lab",
 }  # fmt: skip
 """What stands in a path for each parameter."""
+
+
+def real(text: str, lab: dict[str, str]) -> str:
+    """The text with what the lab really has in the place of the words for it."""
+    for word, value in lab.items():
+        text = text.replace(word, value)
+    return text
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -102,14 +189,14 @@ class Route(msgspec.Struct, frozen=True):
     needs: Needs
     name: str
 
-    def path(self, task: str) -> str:
+    def path(self, lab: dict[str, str]) -> str:
         def value(found: re.Match[str]) -> str:
             name = found[1]
             assert name in VALUES, f"no value for {{{name}}} of {self.template}: say one in VALUES"
-            return task if VALUES[name] == "TASK" else VALUES[name]
+            return real(VALUES[name], lab)
 
         path = re.sub(r"\{(\w+):\w+\}", value, self.template)
-        return f"{path}/{task}/80/" if self.needs is Needs.TICKET else path
+        return f"{path}/{lab['TASK']}/80/" if self.needs is Needs.TICKET else path
 
     def __str__(self) -> str:
         return f"{self.method} {self.template} ({self.needs})"
@@ -130,12 +217,12 @@ def routes_of(app: Any) -> list[Route]:
 class Walk:
     """One caller's walk past every route."""
 
-    def __init__(self, house: House, client: httpx.AsyncClient, task: str) -> None:
-        self.house, self.client, self.task = house, client, task
+    def __init__(self, house: House, client: httpx.AsyncClient, lab: dict[str, str]) -> None:
+        self.house, self.client, self.lab = house, client, lab
         self.wrong: list[str] = []
 
     async def call(self, route: Route, token: str) -> tuple[int, str]:
-        path = route.path(self.task)
+        path = route.path(self.lab)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         if route.method == "WEBSOCKET":
             try:
@@ -144,7 +231,7 @@ class Walk:
             except websockets.exceptions.InvalidStatus as refused:
                 return refused.response.status_code, ""
         case = CASES.get(route.name, Case())
-        body = msgspec.json.encode(case.body).replace(b"TASK", self.task.encode()) if case.body is not None else None
+        body = real(msgspec.json.encode(case.body).decode(), self.lab).encode() if case.body is not None else None
         content = case.content or body
         answer = await self.client.request(route.method, path + case.query, headers=headers, content=content)
         if answer.status_code >= 400 and route.method != "HEAD":
@@ -159,13 +246,14 @@ class Walk:
     async def expect_nothing(self, route: Route, who: str) -> None:
         """It is answered, and nothing of the lab is in the answer."""
         got, text = await self.call(route, self.house.tokens[who])
-        named = route.name == "stop_tasks"  # it answers with the names it was given
-        if got >= 300 or "lab" in text or (self.task in text and not named) or (named and "no such task" not in text):
+        named = route.name in ("stop_tasks", "move_experiments")  # they answer with the names they were given
+        found = any(value in text for value in self.lab.values()) and not named
+        if got >= 300 or "lab" in text or found or (named and "there is no such" not in text):
             self.wrong.append(f"{route}: {who} got {got}: {text[:200]}")
 
 
-async def furnished(house: House) -> str:
-    """A lab with somebody in it and a running task, and everybody who should not be there."""
+async def furnished(house: House) -> dict[str, str]:
+    """A lab with somebody in it, a running task and an experiment, and everybody who should not be there."""
     await house.workspace("lab")
     await house.workspace("other")
     await house.user("ada", Role.EDITOR, "workspace:lab")
@@ -193,7 +281,23 @@ async def furnished(house: House) -> str:
         tasks.append(task)
     async with house.client("ada") as client:
         assert (await client.post("/api/v1/workspaces/lab/projects", json={"name": "p"})).status_code == 201
-    return str(tasks[0])
+        answer = await client.post("/api/v1/experiments", json={"config": EXPERIMENT})
+        assert answer.status_code == 201, answer.text
+        experiment = answer.json()["experiment"]
+    return {"TASK": str(tasks[0]), "EXPERIMENT": experiment, "CHECKPOINT": await checkpoint(house, f"{experiment}.1")}
+
+
+async def checkpoint(house: House, trial: str) -> str:
+    """A committed checkpoint of a running trial."""
+    await house.state_is(trial, "running")
+    state = house.services.loop.state
+    member = MemberId(TaskId(trial), "main", 0)
+    house.tokens["trial"] = house.services.access.task_token(member, state.members[member].fence(state.generation))
+    async with house.client("trial") as client:
+        made = (await client.post("/api/v1/run/checkpoints", json={"step": 1})).json()["id"]
+        answer = await client.post(f"/api/v1/run/checkpoints/{made}/commit", json={"step": 1})
+        assert answer.status_code == 200, answer.text
+    return str(made)
 
 
 async def test_everybody_who_may_not_is_refused(tmp_path: Path) -> None:
@@ -249,12 +353,18 @@ async def test_nobody_looks_into_a_foreign_workspace(tmp_path: Path) -> None:
                 await walk.expect(route, "ada", 403)
         assert not walk.wrong, "\n".join(walk.wrong)
         state = house.services.loop.state
-        assert len(state.tasks) == 2 and all(task.wish == "run" for task in state.tasks.values()), "nothing was changed"
+        assert len(state.tasks) == 3 and all(task.wish == "run" for task in state.tasks.values()), "nothing was changed"
+        async with house.client("ada") as ada:
+            view = (await ada.get(f"/api/v1/experiments/{walk.lab['EXPERIMENT']}")).json()["view"]
+            assert (view["state"], view["notes"], view["archived"]) == ("active", "", False), "nothing was changed"
+            held = (await ada.get(f"/api/v1/checkpoints/{walk.lab['CHECKPOINT']}")).json()["row"]
+            assert (held["state"], held["pins"]) == ("committed", ""), "nothing was changed"
 
 
 def test_every_operation_has_a_name_of_its_own_and_words() -> None:
     seen: dict[str, str] = {}
-    for handler in all_routes():
+    workloads = (experiments, trials, checkpoints, run, models, templates, webhooks)
+    for handler in [*all_routes(), *(route for file in workloads for route in file.ROUTES)]:
         paths = ", ".join(sorted(handler.paths))
         if not hasattr(handler, "operation_id") or not handler.resolve_include_in_schema():
             continue

@@ -1,9 +1,11 @@
 """A trial for tests: what it does is in its hyperparameters.
 
-``steps``: it validates at 1, 2, ... up to this, ``loss`` is ``base / step``; ``save``: a checkpoint at every so many
-steps; ``gate``: a folder, and it goes on to step N only when the file ``N`` is there, or ``TRIAL.N`` for that trial
-alone; ``print_at`` and ``text``: it prints the text after that step; ``fail_at``: it exits with 3 after that step, at each of its starts; ``operations``: it
-asks what to do next instead of ending by itself.
+steps           it validates at 1, 2, ... up to this; ``loss`` is ``base / step``
+save            a checkpoint at every so many steps
+gate            a folder: it goes on to step N only when the file N is there, or TRIAL.N for that trial alone
+print_at, text  it prints the text after that step
+fail_at         it exits with 3 after that step, at each of its starts
+operations      it asks what to do next instead of ending by itself
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from experiment_ground import Ground
 from clutch.master.metrics_lane.opening import open_metrics
 from clutch.sdk import experiment_calls
 from clutch.testing.cluster import until
-from clutch.testing.postgres import PostgresServer
+from clutch.testing.postgres import temporary_server
 from clutch.wire.experiment_views import WorkloadView
 from clutch.wire.ids import Fence, MemberId, TaskId
 from clutch.wire.metrics import VALIDATION, MetricBatch, MetricPoint
@@ -110,7 +110,7 @@ def test_a_deletion_is_carried_to_its_end_by_the_next_master(tmp_path: Path) -> 
 
 
 def test_on_postgresql_it_is_the_same(tmp_path: Path) -> None:
-    with PostgresServer(tmp_path / "postgres") as server, Ground(tmp_path, db=server.url) as ground:
+    with temporary_server() as server, Ground(tmp_path, db=server.address()) as ground:
         gate = ground.gate()
         hparams = {"steps": 6, "gate": str(gate), "save": 3, "base": {"type": "double", "minval": 1.0, "maxval": 2.0}}
         experiment = ground.start(hparams, {"name": "random", "metric": "loss", "max_trials": 3}, labels=["pg"])

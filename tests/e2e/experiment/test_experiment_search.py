@@ -1,4 +1,4 @@
-"""Searches on a real cluster: early stops give slots back, rules act before exits are judged, custom searches answer."""
+"""Searches on a real cluster: early stops give slots back, rules act before exits are judged, searches are answered."""
 
 from __future__ import annotations
 

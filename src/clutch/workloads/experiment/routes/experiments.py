@@ -127,7 +127,7 @@ async def give_filters(
     """What the experiments of a list must match, by column."""
     given = {"state": states, "owner": owner, "project": project, "name": name, "method": method}
     found: dict[str, Any] = {column: words(value, column) for column, value in given.items() if value}
-    return found if archived is None else {**found, "archived": int(archived)}
+    return found if archived is None else {**found, "archived": archived}
 
 
 @get(

@@ -81,12 +81,12 @@ async def _by_best(services: Services, view: ExperimentView, where: Where, limit
     last = await services.journal.view(TrialView.table, after) if after else None
     found: list[TrialView] = []
     if not isinstance(last, TrialView) or last.has_best:
-        page = await services.journal.page(TrialView.table, {**where, "has_best": 1}, order, after, limit + 1)
+        page = await services.journal.page(TrialView.table, {**where, "has_best": True}, order, after, limit + 1)
         found = [cast(TrialView, one) for one in page]
         after = ""
     if len(found) <= limit:
         rest = limit + 1 - len(found)
-        page = await services.journal.page(TrialView.table, {**where, "has_best": 0}, "trial", after, rest)
+        page = await services.journal.page(TrialView.table, {**where, "has_best": False}, "trial", after, rest)
         found += [cast(TrialView, one) for one in page]
     return paged(found, limit, lambda one: one.key)
 
