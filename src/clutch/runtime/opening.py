@@ -221,9 +221,12 @@ def _search(given: Given, trial: Trial, client: Callable[[], TrialClient]) -> Se
 
 
 def spool_name(info: Info) -> str:
-    """The spool's folder below the member's temporary one. An incarnation has one spool."""
-    said = f"{info.task}-{info.role}-{info.role_rank}-{info.fence}"
-    return f"clutch-metrics-{re.sub(r'[^A-Za-z0-9._-]', '-', said)}"
+    """The spool's folder below the member's temporary one. An incarnation has one spool; the token tells those of two
+    clusters apart."""
+    from hashlib import sha256
+
+    said = re.sub(r"[^A-Za-z0-9._-]", "-", f"{info.task}-{info.role}-{info.role_rank}-{info.fence}")
+    return f"clutch-metrics-{said}-{sha256(info.token.encode()).hexdigest()[:12]}"
 
 
 def _open_spool(info: Info) -> Spool:

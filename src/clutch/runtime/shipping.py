@@ -57,6 +57,7 @@ class Shipper:
         self._closed = threading.Event()
         self._over = False
         self._sending = False
+        self._aligned = False
         self._refusals = 0
         self._thread: threading.Thread | None = None
 
@@ -144,10 +145,13 @@ class Shipper:
             return False
         self._sending = True
         try:
+            assert self._voice is not None
+            if not self._aligned:
+                spool.align(self._voice.metric_lines([]))
+                self._aligned = True
             found = spool.take(1 if self._refusals else SEND_BYTES)
             if not found:
                 return False
-            assert self._voice is not None
             spool.acknowledge(self._voice.metric_lines([line for _, line in found]))
             self._refusals = 0
             return True
@@ -165,6 +169,7 @@ class Shipper:
         if error.blame != "user" or self._spool is None:
             return
         self._refusals += 1
+        self._aligned = False  # perhaps the store has other numbers than we think
         if self._refusals > REFUSED_MAX:
             found = self._spool.take(1)
             if found:

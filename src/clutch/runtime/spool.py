@@ -152,6 +152,23 @@ class Spool:
             elif self._entries[0].offset > DEAD_MAX_BYTES:
                 self._move_up()
 
+    def align(self, reached: int) -> None:
+        """What the store says it has. Where that cannot be (it was restored, or this folder was lost) the batches here
+        are numbered anew behind it: a store takes a number that it knows for a repeat, and waits for one it lacks."""
+        with self._lock:
+            fits = self.acknowledged <= reached <= self.last
+            if not fits:
+                batches = [_decode(self._read(entry))["points"] for entry in self._entries]
+                self._entries, self._bytes, self._end = [], 0, 0
+                self.acknowledged = self.last = reached
+                for points in batches:
+                    self.last += 1
+                    self._append(self.last, points)
+                self._truncate()
+                self._keep_numbers()
+        if fits:
+            self.acknowledge(reached)
+
     def empty(self, sequence: int) -> int:
         """Forget the points of a batch that the store will not have; its number is still sent. How many they were."""
         with self._lock:

@@ -4,7 +4,8 @@
 
 Lines on standard input say what happens, and each is answered with one line of JSON:
 
-    submit TASK    member TASK    pause TASK    resume TASK    cancel TASK    exit TASK CODE    points TASK    state TASK
+    submit TASK    member TASK    pause TASK    resume TASK    cancel TASK    exit TASK CODE
+    points TASK    state TASK
 """
 
 from __future__ import annotations

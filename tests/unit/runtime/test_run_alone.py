@@ -16,8 +16,8 @@ import pytest
 
 import clutch
 from clutch.runtime.info import Info, read_info
-from clutch.runtime.opening import Given, open_run
 from clutch.runtime.local import choose_folder
+from clutch.runtime.opening import Given, open_run
 from clutch.wire.errors import BadRequest, Conflict, NotFound
 
 
@@ -137,7 +137,7 @@ def test_one_operation_as_long_as_is_wanted() -> None:
         assert lengths == [10] and list(run.operations()) == []
     with clutch.init() as run:
         assert list(run.operations()) == []
-    with clutch.init(max_length=10) as run, pytest.raises(BadRequest, match="operation to 10.*left without"):
+    with clutch.init(max_length=10) as run, pytest.raises(BadRequest, match=r"operation to 10.*left without"):
         for _ in run.operations():
             pass
 

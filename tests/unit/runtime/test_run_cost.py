@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 HEAVY = (
-    "asyncio", "http", "email", "ssl", "urllib", "socket", "json", "pathlib", "tempfile", "pydantic", "litestar", "uvicorn", "httpx",
-    "sqlalchemy", "numpy", "torch", "psutil", "zmq", "typing_extensions",
+    "asyncio", "http", "email", "ssl", "urllib", "socket", "json", "pathlib", "tempfile", "pydantic", "litestar",
+    "uvicorn", "httpx", "sqlalchemy", "numpy", "torch", "psutil", "zmq", "typing_extensions",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 from clutch.runtime.reporting import Reporter
 from clutch.runtime.shipping import Shipper
 from clutch.runtime.spool import Spool
-from clutch.wire.errors import BadRequest, ClutchError, Stale, Unavailable
+from clutch.wire.errors import BadRequest, ClutchError, Conflict, Stale, Unavailable
 from clutch.wire.metrics import MetricBatch
 
 T = TypeVar("T")
@@ -52,10 +52,11 @@ class StoreVoice:
                 raise BadRequest("a point that is not wanted")
             if batch.sequence <= self.reached:
                 continue
-            assert batch.sequence == self.reached + 1, "a number is missing"
+            if batch.sequence != self.reached + 1:
+                raise Conflict(f"batch {batch.sequence} came, batch {self.reached + 1} is missing")
             self.steps += [point.step for point in batch.points]
             self.reached = batch.sequence
-        if self.failures:
+        if self.failures and batches:
             raise self.failures.pop(0)
         return self.reached
 
@@ -124,6 +125,16 @@ def test_what_is_refused_for_itself_is_given_up_and_said(ground: Ground) -> None
     assert ground.reporter.flush(30.0)
     assert ground.voice.steps == [2, 3]
     assert ground.said == ["the master refused 1 points: a point that is not wanted."]
+
+
+def test_a_store_that_has_other_numbers_is_followed(ground: Ground) -> None:
+    ground.voice.reached = 40  # somebody of this incarnation reported before, and its folder is lost
+    ground.report(1, "validation")
+    assert ground.reporter.flush(20.0) and ground.voice.steps == [1] and ground.voice.reached == 41
+    ground.voice.reached = 3  # restored from a backup
+    ground.report(2, "validation")
+    assert ground.reporter.flush(20.0) and ground.voice.steps == [1, 2] and ground.voice.reached == 4
+    assert ground.said == []
 
 
 def test_the_end_of_an_incarnation_ends_the_shipping(ground: Ground) -> None:

@@ -128,6 +128,24 @@ def test_a_batch_that_nobody_takes_keeps_its_number(tmp_path: Path) -> None:
     spool.close()
 
 
+@pytest.mark.parametrize(("reached", "numbers"), [(0, [1, 2]), (1, [2, 3]), (2, [3]), (3, []), (7, [8, 9])])
+def test_numbers_follow_what_the_store_has(tmp_path: Path, reached: int, numbers: list[int]) -> None:
+    """Three batches were made and one was acknowledged; the store may have lost it, or have those of a lost folder."""
+    spool = Spool(tmp_path / "s")
+    for first in (0, 5, 10):
+        spool.put(points(first, 5))
+    spool.acknowledge(1)
+    spool.align(reached)
+    assert [batch.sequence for batch in batches(spool)] == numbers
+    spool.put(points(15, 5))
+    assert [batch.sequence for batch in batches(spool)] == [*numbers, spool.last]
+    assert spool.last == (numbers[-1] if numbers else reached) + 1
+    spool.close()
+    again = Spool(tmp_path / "s")
+    assert again.last == spool.last and again.acknowledged == spool.acknowledged
+    again.close()
+
+
 def test_a_full_disk_costs_no_point(tmp_path: Path) -> None:
     import resource
 

@@ -118,7 +118,8 @@ def test_a_trial_reads_what_the_wire_writes() -> None:
     assert set(Trial.__struct_fields__) == set(TrialInfo.__struct_fields__)
     said = TrialInfo(
         experiment="e1", trial=3, name="n", hparams={"a": {"b": 1}}, seed=5, metric="loss", max_time=10,
-        storage=Storage(address="file:///x", secret="s"), warm_start="c", data={"d": 1}, profiling=True, config='{"x":1}',
+        storage=Storage(address="file:///x", secret="s"), warm_start="c", data={"d": 1}, profiling=True,
+        config='{"x":1}',
     )  # fmt: skip
     found = read_trial(msgspec.json.encode(said).decode())
     for name in TrialInfo.__struct_fields__:
