@@ -132,7 +132,7 @@ def list_experiments(
     from clutch.cli.experiment_render import EXPERIMENTS
 
     filters: dict[str, Any] = {"owner": owner, "workspace": workspace, "project": project, "label": label, "name": name}
-    filters |= {"state": state or (LIVE if live else ""), "archived": "all" if everything else ""}
+    filters |= {"state": state or (LIVE if live else ""), "archived": "" if everything else "false"}
     with connect(context) as client:
         show_list(
             lambda: list(islice(client.experiments(limit=min(limit, 1000), **filters), limit)),

@@ -113,9 +113,9 @@ class MasterConnection:
             pause = min(PAUSE_MAX_S, pause * 1.5)
 
     def _connection(self, waits_s: float) -> http.client.HTTPConnection:
-        if self._open is None:
+        if self._open is None or self._open.sock is None:  # a master that goes says so, and the socket is gone
+            self._drop()
             self._open = self._connect(self._masters[self._current % len(self._masters)])
-        assert self._open.sock is not None
         self._open.sock.settimeout(READ_S + waits_s)
         return self._open
 

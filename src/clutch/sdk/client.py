@@ -28,7 +28,7 @@ from clutch.sdk.where import Given, find, split_masters, surroundings
 from clutch.sdk.wish import Wish, submission
 from clutch.wire.api import Page, SubmitTask
 from clutch.wire.errors import ClutchError, NotFound
-from clutch.wire.experiment_api import SubmitExperiment
+from clutch.wire.experiment_api import AnswerSearch, SearchEvents, SubmitExperiment
 from clutch.wire.experiment_views import ExperimentView
 from clutch.wire.version import VERSION
 from clutch.wire.views import TaskView
@@ -220,6 +220,13 @@ class Client:
 
     def checkpoint(self, checkpoint: str) -> Checkpoint:
         return Checkpoint(self, self.perform(experiment_calls.get_checkpoint(checkpoint)).row.key)
+
+    def search_events(self, experiment: str, after: int, timeout_s: float) -> SearchEvents:
+        """What a search method of the user's own has not answered yet (``SearchRunner`` drives one)."""
+        return self.perform(experiment_calls.search_events(experiment, after, timeout_s))
+
+    def answer_search(self, experiment: str, answer: AnswerSearch) -> None:
+        self.perform(experiment_calls.answer_search(experiment, answer))
 
     def task(self, task: str) -> Task:
         """A task by its id, its name or a unique prefix. ``NotFound`` if there is none."""
