@@ -39,20 +39,20 @@ async def page_of(
         one = window.source
         batch, given = (batch, given) if one.id == source else (0, 0)
         while batch < one.loose_start:
-            if filling.is_full:
+            if filling.is_full():
                 return Page(filling.series(), f"{one.id}.{batch}.{given}")
             span = ChunkSpan(one.id, batch, window.low, window.high, _CHUNKS)
             found = [chunk for chunk in await store.chunks(span) if chunk.first < one.loose_start]
             if not found:
                 break
             batch, given = await loop.run_in_executor(threads, filling.add, window, found, given)
-        if filling.is_full:
+        if filling.is_full():
             return Page(filling.series(), f"{one.id}.{one.loose_start}.0")
         # What is loose may be packed before the next page is asked for, so nobody can stop in the middle of it.
         span = ChunkSpan(one.id, max(batch, one.loose_start), window.low, window.high, PACK_ROWS)
         loose = [chunk for chunk in await store.chunks(span) if chunk.first <= one.sequence]
         await loop.run_in_executor(threads, filling.add_whole, window, loose)
-        if filling.is_full and one is not asked[-1].source:
+        if filling.is_full() and one is not asked[-1].source:
             return Page(filling.series(), f"{one.id + 1}.0.0")
     return Page(filling.series())
 
@@ -76,7 +76,6 @@ class Filling:
         self._left = limit
         self._found: dict[tuple[str, str, MemberId, Epoch], list[SeriesPoint]] = {}
 
-    @property
     def is_full(self) -> bool:
         return self._left <= 0
 
@@ -88,7 +87,7 @@ class Filling:
             for place, name in enumerate(columns.names):
                 count = columns.count(place)
                 if passed + count > given and self._wants(name):
-                    if self.is_full:
+                    if self.is_full():
                         return chunk.first, max(given, passed)
                     start = max(given - passed, 0)
                     stop = min(count, start + self._left)
@@ -97,7 +96,7 @@ class Filling:
                         return chunk.first, passed + stop
                 passed += count
             given = 0
-            if self.is_full:
+            if self.is_full():
                 return chunk.last + 1, 0
         return chunks[-1].last + 1, 0
 
