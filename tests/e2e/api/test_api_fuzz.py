@@ -180,6 +180,6 @@ def test_no_answer_is_a_bug() -> None:
 def test_no_answer_is_a_bug_however_long_one_tries() -> None:
     """Others each time; the seed of a failure is printed, and CLUTCH_FUZZ_SEED replays it."""
     number = int(os.environ.get("CLUTCH_FUZZ_SEED", "0")) or int.from_bytes(os.urandom(4))
-    sent, wrong = attack(examples=14, seed_number=number)
+    sent, wrong = attack(examples=8, seed_number=number)
     assert sent > 1000
     assert not wrong, f"seed {number}\n" + "\n".join(wrong[:50])
