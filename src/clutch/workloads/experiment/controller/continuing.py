@@ -93,7 +93,8 @@ def _search_goes_on(own: Own, event: s.Extended) -> tuple[list[int], list[s.Acti
     state, method = own.search, own.method
     untold = [trial for trial in own.exp.trials.values() if not trial.heard]
     wanted: list[s.Action] = []
-    for news in (*(s.Exited(trial.number, HOW[trial.state]) for trial in untold), event):
+    missed: list[s.Event] = [s.Exited(trial.number, HOW[trial.state]) for trial in untold]
+    for news in [*missed, event]:
         for action in method.decide(state, news):
             if isinstance(action, s.Remember):
                 state = method.apply(state, action.fact)
