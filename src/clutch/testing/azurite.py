@@ -23,6 +23,7 @@ from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import quote
 
+from clutch.runtime.info import inherited
 from clutch.testing.seaweed import _die_with_parent, _free_ports
 
 ADDRESS_VARIABLE = "CLUTCH_TEST_AZURE"
@@ -40,7 +41,7 @@ class Missing(Exception):
 
 def prepare() -> Path:
     """Azurite's main script; fetches it if need be."""
-    base = os.environ.get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache")
+    base = inherited().get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache")
     home = Path(base) / "clutch" / _PACKAGE.replace("@", "-")
     script = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
     if shutil.which("node") is None or shutil.which("npm") is None:
@@ -92,7 +93,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={
-                    "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+                    "PATH": inherited().get("PATH", "/usr/bin:/bin"),
                     "HOME": str(self.folder),
                     "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}",
                 },

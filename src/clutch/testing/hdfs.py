@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clutch.runtime.info import inherited
 from clutch.testing.seaweed import _die_with_parent, _free_ports
 
 ADDRESS_VARIABLE = "CLUTCH_TEST_HDFS"
@@ -52,7 +53,7 @@ class Missing(Exception):
 
 
 def cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache")
+    base = inherited().get("XDG_CACHE_HOME", "") or str(Path.home() / ".cache")
     return Path(base) / "clutch" / "hadoop-2.7.3"
 
 
@@ -159,7 +160,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(self.folder)},
+                env={"PATH": inherited().get("PATH", "/usr/bin:/bin"), "HOME": str(self.folder)},
                 preexec_fn=_die_with_parent,
             )  # fmt: skip
 
