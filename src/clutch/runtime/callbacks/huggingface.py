@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from clutch.wire.errors import Conflict
+
 if TYPE_CHECKING:
     from clutch.runtime.context import Run
 
@@ -40,8 +42,16 @@ class HuggingFaceCallback(TrainerCallback):
 
     # -- what the trainer calls ------------------------------------------------------------------------------------
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if args.world_size > 1:
+            raise Conflict(
+                f"the trainer has {args.world_size} processes, and this callback knows one",
+                object="HuggingFaceCallback",
+                next_step="Train with one process.",
+            )
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
-        if not state.is_world_process_zero or not logs:
+        if not logs:
             return
         if FINAL in logs or any(name.startswith(EVALUATION) for name in logs):
             return  # a summary of the whole, or a validation
@@ -50,7 +60,7 @@ class HuggingFaceCallback(TrainerCallback):
             self.run.report(state.global_step, values)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
-        if not state.is_world_process_zero or not metrics:
+        if not metrics:
             return
         values = {name.removeprefix(EVALUATION): value for name, value in _numbers(metrics).items() if name != "epoch"}
         if values and not self.run.validate(state.global_step, values):
@@ -61,8 +71,6 @@ class HuggingFaceCallback(TrainerCallback):
             self._leave(control)
 
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        if not state.is_world_process_zero:
-            return
         step = state.global_step
         saved = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
         with self.run.checkpoint(step, {"epoch": state.epoch or 0.0}) as path:

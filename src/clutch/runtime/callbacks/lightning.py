@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
-from clutch.wire.errors import BadRequest
+from clutch.wire.errors import BadRequest, Conflict
 
 if TYPE_CHECKING:
     from clutch.runtime.context import Run
@@ -39,6 +39,7 @@ class LightningCallback(pl.Callback):
         self._save_every = save_every
         self._validations = 0
         self._saved_step = -1
+        self._save_later = False
 
     @property
     def resume_path(self) -> str | None:
@@ -52,13 +53,21 @@ class LightningCallback(pl.Callback):
 
     # -- what the trainer calls ------------------------------------------------------------------------------------
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if trainer.world_size > 1:
+            raise Conflict(
+                f"the trainer has {trainer.world_size} processes, and this callback knows one",
+                object="LightningCallback",
+                next_step="Train with devices=1.",
+            )
+
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:  # fmt: skip
         step = trainer.global_step
         every = self._report_every or trainer.log_every_n_steps
         has_logger = any(isinstance(one, ClutchLogger) for one in trainer.loggers)
-        if trainer.is_global_zero and not has_logger and every and step % every == 0:
+        if not has_logger and every and step % every == 0:
             values = _numbers(trainer.logged_metrics or trainer.callback_metrics)
             if values:
                 self.run.report(step, values)
@@ -71,7 +80,7 @@ class LightningCallback(pl.Callback):
             return
         step, go_on = trainer.global_step, True
         values = _numbers(trainer.callback_metrics)
-        if trainer.is_global_zero and values:
+        if values:
             go_on = self.run.validate(step, values)
         self._validations += 1
         if not go_on or (self._save_every and self._validations % self._save_every == 0):
@@ -87,17 +96,12 @@ class LightningCallback(pl.Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._save(trainer)
 
-    _save_later = False
-
     def _save(self, trainer: Any) -> None:
-        """Every rank comes here: what Lightning saves may be spread over all of them."""
         self._save_later = False
         step = trainer.global_step
         if step == self._saved_step:
             return
         self._saved_step = step
-        if self.run.size > 1 and not trainer.is_global_zero:
-            return
         with self.run.checkpoint(step, {"epoch": trainer.current_epoch}) as path:
             trainer.save_checkpoint(Path(path) / FILE)
 
@@ -122,7 +126,7 @@ class ClutchLogger(Logger):
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         values = {name: value for name, value in _numbers(metrics).items() if name != "epoch"}
-        if values and self._run.rank == 0:
+        if values:
             self._run.report(step or 0, values)
 
 
