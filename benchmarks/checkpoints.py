@@ -1,6 +1,6 @@
 """How fast a checkpoint's folder is stored and fetched, beside `cp` and a bare obstore loop in the same run.
 
-    python benchmarks/checkpoints.py [--gib 2] [--rounds 3] [--without-s3] [--profile]
+    python benchmarks/checkpoints.py [--gib 2] [--rounds 3] [--without-s3] [--stages]
 
 One large file (three quarters), a few of 64 MiB, some small ones. Into a folder: `upload` ends with every file hashed,
 synced and renamed, so it is compared with `cp -r` followed by `sync` of each file; bare `cp`, which leaves all in the
@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import cProfile
 import hashlib
 import os
-import pstats
 import resource
 import shutil
 import statistics
@@ -193,6 +191,41 @@ def s3(endpoint: str, origin: Path, size: int, scratch: Path, rounds: int) -> No
     report("download", size, took, "down", "obstore get")
 
 
+def stages(origin: Path, size: int, scratch: Path) -> None:
+    """Copy, sync and hash one after another in one thread: what an upload does at the same time in several."""
+    target = scratch / "stages"
+    took = {"copy": (0.0, 0.0), "sync": (0.0, 0.0), "hash": (0.0, 0.0)}
+    buffer = memoryview(bytearray(MIB))
+
+    def hashed(file: int) -> None:
+        digest, done = hashlib.sha256(), 0
+        while count := os.preadv(file, [buffer], done):
+            digest.update(buffer[:count])
+            done += count
+
+    def copied(source: int, file: int) -> None:
+        while os.copy_file_range(source, file, 64 * MIB):
+            pass
+
+    os.sync()
+    for path in files_of(origin):
+        with path.open("rb") as source, target.open("w+b") as sink:
+            ends = (source.fileno(), sink.fileno())
+            for name, call in (
+                ("copy", lambda: copied(*ends)),  # noqa: B023
+                ("sync", lambda: os.fsync(ends[1])),  # noqa: B023
+                ("hash", lambda: hashed(ends[1])),  # noqa: B023
+            ):
+                wall, cpu = time.perf_counter(), time.thread_time()
+                call()
+                before = took[name]
+                took[name] = (before[0] + time.perf_counter() - wall, before[1] + time.thread_time() - cpu)
+    target.unlink()
+    print(f"stages of an upload, {size / MIB:.0f} MiB, one after another:")
+    for name, (wall, cpu) in took.items():
+        print(f"  {name:6} {wall:6.2f} s by the clock, {cpu:5.2f} s of CPU")
+
+
 def hash_rate() -> None:
     content = os.urandom(64 * MIB)
     began = time.perf_counter()
@@ -206,7 +239,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--without-s3", action="store_true")
     parser.add_argument("--without-folder", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="where an upload's own thread spends its time")
+    parser.add_argument("--stages", action="store_true", help="what each stage of an upload costs by itself")
     chosen = parser.parse_args()
     print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     hash_rate()
@@ -214,12 +247,8 @@ def main() -> None:
     try:
         origin = scratch / "origin"
         size = make_folder(origin, int(chosen.gib * 1024))
-        if chosen.profile:
-            profile = cProfile.Profile()
-            store = Store.open(Storage(address=f"file://{scratch}/kept"))
-            profile.runcall(store.upload, origin, PREFIX)
-            pstats.Stats(profile).sort_stats("tottime").print_stats(15)
-            store.delete(PREFIX)
+        if chosen.stages:
+            stages(origin, size, scratch)
         if not chosen.without_folder:
             folder(origin, size, scratch, chosen.rounds)
         if not chosen.without_s3:

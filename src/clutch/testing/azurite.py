@@ -12,7 +12,6 @@ import base64
 import hashlib
 import hmac
 import http.client
-import os
 import shutil
 import subprocess
 import tempfile
