@@ -10,11 +10,13 @@ from pathlib import Path
 from experiment_ground import Ground
 
 from clutch.master.metrics_lane.opening import open_metrics
+from clutch.master.output.opening import open_output
 from clutch.sdk import experiment_calls
 from clutch.testing.cluster import until
 from clutch.testing.postgres import temporary_server
 from clutch.wire.experiment_views import WorkloadView
 from clutch.wire.ids import Fence, MemberId, TaskId
+from clutch.wire.link import OutputPiece
 from clutch.wire.metrics import VALIDATION, MetricBatch, MetricPoint
 
 
@@ -129,3 +131,40 @@ def test_on_postgresql_it_is_the_same(tmp_path: Path) -> None:
         assert len(ground.client.perform(experiment_calls.experiment_metrics(experiment)).items) == 3
         ground.client.perform(experiment_calls.move_experiment(experiment, "archive"))
         assert ground.view(experiment).archived
+
+
+def test_a_line_whose_master_died_before_it_matched_is_matched(tmp_path: Path) -> None:
+    """The line lies in the lane; no agent will ever send it again. The next master reads it all the same."""
+    text = "worn out for ever"
+    rules = [{"name": "broken", "pattern": "worn out", "action": "cancel_retries"}]
+    with Ground(tmp_path) as ground:
+        gate = ground.gate()
+        hparams = {"steps": 3, "gate": str(gate), "print_at": 1, "text": text, "fail_at": 2}
+        experiment = ground.start(hparams, max_restarts=5, output_rules=rules)
+        task = f"{experiment}.1"
+        until(lambda: ground.output(task) == ["begins at 0"], "it to begin")
+        ground.cluster.masters[0].kill()
+        (gate / "1").touch()
+        spool = ground.cluster.folder / "n1"
+        until(lambda: any(text.encode() in path.read_bytes() for path in spooled(spool)), "the line to be printed")
+        commit_line(str(ground.cluster.folder / "master0" / "output.db"), task, f"{text}\n".encode())
+        restart(ground)
+        ground.until_trial(task, lambda trial: trial.labels == ",broken,", "labelled")
+        (gate / "all").touch()
+        assert ground.until_ended(experiment).state == "failed"
+        assert ground.trials(experiment)[0].restarts == 1
+
+
+def spooled(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size < 2**20]
+
+
+def commit_line(address: str, task: str, data: bytes) -> None:
+    """What a master leaves that dies when its lane has committed a line and before anybody looked at it."""
+
+    async def write() -> None:
+        async with open_output(address, lambda _: False) as lane:
+            (stream,) = [one for one in await lane.store.streams(TaskId(task)) if one.stream == "stdout"]
+            await lane.write([OutputPiece(stream.member, stream.fence, "stdout", stream.committed, time.time(), data)])
+
+    asyncio.run(write())
