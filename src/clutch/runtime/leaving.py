@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from clutch.runtime.preempt import PreemptionWatch
 
 REPLACED, SIGNAL = "replaced", "signal"
-_DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+_DEFAULTS: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
 
 
 class Leaving:
@@ -28,26 +31,34 @@ class Leaving:
         self._say = say
         self._reason = ""
         self._seen = False
-        self._before: dict[int, Any] = {}
+        self._closed = False
+        self._caught: list[signal.Signals] = []
 
     def catch_signals(self) -> None:
         """Take SIGTERM and SIGINT where nobody else did; only the main thread may."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number, handler in _DEFAULTS.items():
-            if signal.getsignal(number) == handler:
-                self._before[number] = signal.signal(number, self._signalled)
+        for number, default in _DEFAULTS.items():
+            now = signal.getsignal(number)
+            if now == default or isinstance(getattr(now, "__self__", None), Leaving):
+                signal.signal(number, self._signalled)
+                self._caught.append(number)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
+        again = bool(self._reason) or self._closed  # a library may have put back what it found before
         self._restore()
-        self._reason = self._reason or SIGNAL
+        if again:
+            signal.signal(number, _DEFAULTS[signal.Signals(number)])
+            signal.raise_signal(number)
+            return
+        self._reason = SIGNAL
         self._say(f"{signal.Signals(number).name}: the run is asked to stop; once more ends it at once")
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number in self._caught:
             if signal.getsignal(number) == self._signalled:
-                signal.signal(number, handler)
-        self._before = {}
+                signal.signal(number, _DEFAULTS[number])
+        self._caught = []
 
     def replaced(self) -> None:
         """The master said to somebody else of this process that the incarnation is over."""
@@ -99,6 +110,7 @@ class Leaving:
         return self._watch.acknowledged(timeout_s)
 
     def close(self) -> None:
+        self._closed = True
         if threading.current_thread() is threading.main_thread():
             self._restore()
         if self._watch is not None:

@@ -221,6 +221,22 @@ def test_signals_of_others_are_left_alone() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_library_that_puts_a_signals_handler_back_does_no_harm() -> None:
+    """Lightning restores what it found when its training began."""
+    with clutch.init() as run:
+        found = signal.getsignal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert run.should_stop()
+        signal.signal(signal.SIGINT, found)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, found)
+    with clutch.init() as run:
+        signal.raise_signal(signal.SIGINT)
+        assert run.should_stop()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_run_in_a_thread_has_no_signals() -> None:
     found: list[bool] = []
 
