@@ -107,7 +107,7 @@ def move_trial(trial: str, move: str) -> Call[None]:
 
 def trial_metrics(trial: str, **fields: Any) -> Call[Page[Series]]:
     """``group``, ``name`` (several), ``epoch``, ``points``, ``superseded``."""
-    return get(("trials", trial, "metrics"), Page[Series], fields)
+    return get(("trials", trial, "metrics"), Page[Series], _spoken(fields))
 
 
 def read_trial_output(trial: str, query: OutputQuery) -> Call[OutputPage]:
@@ -123,7 +123,12 @@ def follow_trial_output(trial: str, query: OutputQuery) -> Call[None]:
 
 def task_metrics(task: str, **fields: Any) -> Call[Page[Series]]:
     """Of one task alone; with ``exact`` every point, by pages (``after``, ``limit``)."""
-    return get(("tasks", task, "metrics"), Page[Series], fields)
+    return get(("tasks", task, "metrics"), Page[Series], _spoken(fields))
+
+
+def _spoken(fields: dict[str, Any]) -> dict[str, Any]:
+    """``superseded`` is true unless it is denied, so a False must be said: other flags are left out then."""
+    return {**fields, "superseded": "false"} if fields.get("superseded") is False else fields
 
 
 def latest_metrics(trial: str, group: str = "") -> Call[Page[LatestValue]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clutch.sdk import calls
+from clutch.sdk import calls, experiment_calls
 from clutch.sdk.call import ERRORS, decode, pairs, path, rebuild
 from clutch.sdk.output import output_query
 from clutch.sdk.retry import DELAY_MAX_S, Attempts, Mishap
@@ -43,6 +43,12 @@ def test_a_query_leaves_out_what_was_not_said() -> None:
     fields = {"a": None, "b": "", "c": (), "d": [1, 2], "e": True, "f": False, "g": 0, "h": 1.5, "i": OnNodeLost.WAIT}
     said = pairs(fields)
     assert said == (("d", "1"), ("d", "2"), ("e", "true"), ("g", "0"), ("h", "1.5"), ("i", "wait"))
+
+
+def test_superseded_points_can_be_denied() -> None:
+    asked = experiment_calls.trial_metrics("e.1", name="loss", superseded=False).target
+    assert asked == "/api/v1/trials/e.1/metrics?name=loss&superseded=false"
+    assert "superseded" not in experiment_calls.task_metrics("e.1").target
 
 
 def test_a_submit_is_repeatable_only_with_a_key() -> None:
