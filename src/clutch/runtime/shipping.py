@@ -127,7 +127,7 @@ class Shipper:
                     if not self._closed.is_set():
                         self._end()
                     return
-                except ClutchError as error:
+                except Exception as error:  # also an answer that is none of ours: a proxy's, a broken disk's
                     self._failed(error)
                     self._closed.wait(pause)
                     pause = min(AGAIN_MAX_S, pause * 2)
@@ -164,9 +164,9 @@ class Shipper:
             assert self._voice is not None
             self._voice.progress(*said)
 
-    def _failed(self, error: ClutchError) -> None:
+    def _failed(self, error: Exception) -> None:
         """The cluster's failures are waited out; a batch that is itself refused is tried alone, then given up."""
-        if error.blame != "user" or self._spool is None:
+        if not isinstance(error, ClutchError) or error.blame != "user" or self._spool is None:
             return
         self._refusals += 1
         self._aligned = False  # perhaps the store has other numbers than we think

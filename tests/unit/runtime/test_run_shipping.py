@@ -14,7 +14,7 @@ import pytest
 from clutch.runtime.reporting import Reporter
 from clutch.runtime.shipping import Shipper
 from clutch.runtime.spool import Spool
-from clutch.wire.errors import BadRequest, ClutchError, Conflict, Stale, Unavailable
+from clutch.wire.errors import BadRequest, Conflict, Stale, Unavailable
 from clutch.wire.metrics import MetricBatch
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class StoreVoice:
         self.steps: list[int] = []
         self.reached = 0
         self.fractions: list[float] = []
-        self.failures: list[ClutchError] = []
+        self.failures: list[Exception] = []
         """Raised one by one, after the batches were stored: the answer was lost."""
         self.refuses_step = -1
         self.aborted = False
@@ -107,6 +107,12 @@ def test_a_lost_answer_stores_nothing_twice(ground: Ground) -> None:
         ground.report(step)
     assert ground.reporter.flush(20.0)
     assert ground.voice.steps == list(range(3_000)) and not ground.voice.failures
+
+
+def test_an_answer_that_is_none_of_ours_is_waited_out(ground: Ground) -> None:
+    ground.voice.failures = [ValueError("<html>"), OSError("broken")]
+    ground.report(1, "validation")
+    assert ground.reporter.flush(20.0) and ground.voice.steps == [1] and not ground.voice.failures
 
 
 def test_flush_waits_for_what_was_reported_before_it(ground: Ground) -> None:
