@@ -1,0 +1,15 @@
+"""One cluster for the stories of a file, which run beside each other on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from stories_ground import Ground
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """Two nodes of four slots each."""
+    with Ground(tmp_path_factory.mktemp("stories"), 4, 4) as found:
+        yield found
