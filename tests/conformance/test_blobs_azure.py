@@ -15,7 +15,7 @@ from clutch.backends.blobs.client import Client
 from clutch.backends.blobs.object_store import ObjectBlobs
 from clutch.backends.blobs.opening import open_blobs
 from clutch.testing import blobs_suite as suite
-from clutch.testing.azurite import ADDRESS_VARIABLE, Server, temporary_server
+from clutch.testing.azurite import ADDRESS_VARIABLE, Missing, Server, prepare, temporary_server
 from clutch.testing.blobs_ground import all_keys, refused
 from clutch.wire.errors import NotAllowed, NotFound
 
@@ -74,6 +74,10 @@ class HarmedGround(AzureGround):
 
 @pytest.fixture(scope="session")
 def azure_server() -> Iterator[Server]:
+    try:
+        prepare()
+    except Missing as missing:
+        pytest.skip(str(missing))
     with temporary_server() as server:
         yield server
 

@@ -17,7 +17,7 @@ from clutch.backends.blobs.opening import open_blobs
 from clutch.testing import blobs_suite as suite
 from clutch.testing.blobs_ground import all_keys, refused
 from clutch.testing.blobs_suite_faults import check_killed_upload_goes_on
-from clutch.testing.hdfs import ADDRESS_VARIABLE, Server, temporary_server
+from clutch.testing.hdfs import ADDRESS_VARIABLE, Missing, Server, prepare, temporary_server
 from clutch.wire.errors import BadRequest, Corrupt, DiskFull, NotFound
 
 own_server = pytest.mark.skipif(bool(os.environ.get(ADDRESS_VARIABLE)), reason="your own server is not ours to harm")
@@ -73,6 +73,10 @@ class HarmedGround(HdfsGround):
 
 @pytest.fixture(scope="session")
 def hdfs_server() -> Iterator[Server]:
+    try:
+        prepare()
+    except Missing as missing:
+        pytest.skip(str(missing))
     with temporary_server() as server:
         yield server
 

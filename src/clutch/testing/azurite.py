@@ -147,3 +147,7 @@ def temporary_server() -> Iterator[Server]:
             server.kill()
     finally:
         shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    prepare()  # what is fetched once, fetched now: a test has less time
