@@ -179,17 +179,17 @@ class Show:
 
     def _use(self, client: Client, experiment: Experiment) -> None:
         """Register the best network, fetch it back by its name, and ask it."""
-        from clutch.sdk import library_calls as library
+        from clutch.sdk.library_calls import create_model, get_version, register_version
         from clutch.wire.library import NewModel, RegisterVersion
 
         checkpoint = experiment.best_checkpoint()
-        client.perform(library.create_model("default", NewModel(name=MODEL)))
+        client.perform(create_model("default", NewModel(name=MODEL)))
         wanted = RegisterVersion(checkpoint=checkpoint.id, aliases=("best",))
-        version = client.perform(library.register_version("default", MODEL, wanted))
+        version = client.perform(register_version("default", MODEL, wanted))
         typer.echo(
             f"\nRegistered as {MODEL}:{version.number} (alias best), checkpoint {checkpoint.id}. Reading it back:"
         )
-        found = client.perform(library.get_version("default", MODEL, "best"))
+        found = client.perform(get_version("default", MODEL, "best"))
         folder = client.checkpoint(found.checkpoint).download(self.folder / "model")
         typer.echo(predictions(folder))
 

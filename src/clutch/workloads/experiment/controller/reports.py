@@ -14,6 +14,7 @@ from clutch.wire.errors import BadRequest, NotFound
 from clutch.wire.experiments import (
     AdaptiveAsha,
     Asha,
+    Custom,
     Pbt,
     RuleAction,
     Tpe,
@@ -82,10 +83,11 @@ def validated(own: Own, said: w.Validated, now: float) -> Wishes:
         yield from _metric_missing(own, trial, said, now)
     if not trial.live:  # it came in late: it counts, and there is nothing to decide any more
         return
-    if trial.asked and trial.asked[0].length <= time:
-        yield from complete(own, trial, time, value, now)
-    else:
+    completes = bool(trial.asked) and trial.asked[0].length <= time
+    if not completes or isinstance(search.method, Custom | Tpe):  # a process may want to see every number
         yield from feed(own, s.Validated(trial.number, said.step, time, value, said.values), now)
+    if completes:
+        yield from complete(own, trial, time, value, now)
 
 
 def _signed(exp: Experiment, value: float | None) -> float:

@@ -25,15 +25,7 @@ from clutch.workloads.experiment.machine.experiment import Experiment
 from clutch.workloads.experiment.machine.notes import End
 from clutch.workloads.experiment.machine.trial import Trial
 from clutch.workloads.experiment.search import base as s
-
-SEED_SPAN = 2**31
-SEED_STEP = 2_654_435_761
-"""An odd number far from all small ones: neighbouring experiments and trials get seeds that are not neighbours."""
-
-
-def seed_of(exp: Experiment, trial: int) -> int:
-    return (exp.spec.seed + trial * SEED_STEP) % SEED_SPAN
-
+from clutch.workloads.experiment.search.sampling import trial_seed
 
 # -- telling it ---------------------------------------------------------------------------------------------------
 
@@ -124,7 +116,7 @@ def _make(own: Own, later: n.Deferred, now: float) -> Wishes:
     source = exp.trials.get(later.from_trial)
     warm_start = later.from_checkpoint or (latest(exp, source) if source else "") or exp.spec.search.source_checkpoint
     task = trial_task(exp.experiment, later.trial)
-    seed = seed_of(exp, later.trial)
+    seed = trial_seed(exp.spec.seed, later.trial)
     yield wish(n.TrialMade(later.trial, task, later.hparams, seed, now, warm_start, later.request))
     if not exp.spec.detached:
         yield c.Create(TaskId(task), tasks.trial_spec(exp, exp.trials[later.trial]))

@@ -29,6 +29,7 @@ from clutch.wire.views import TaskView
 from clutch.workloads.experiment.service.finding import look_up
 from clutch.workloads.experiment.service.looking import own_of
 from clutch.workloads.experiment.service.storages import check_storage
+from clutch.workloads.experiment.service.warm_starts import begun_from
 
 if TYPE_CHECKING:
     from clutch.workloads.experiment.config import Accepted
@@ -57,6 +58,7 @@ class Submitting:
         known = await self._known(spec) if spec.key else None
         if known is None:
             await self._check(caller, spec)
+            spec = await begun_from(self._services, caller, spec)
             known = await self._open(spec, asked.paused, f"api:{caller.name}")
         return ExperimentSubmitted(experiment=known, name=spec.name, notices=tuple(accepted.notices))
 
