@@ -18,6 +18,7 @@
     │   ├── Stale                410  stale              fenced: a newer epoch, lease, term or configuration exists
     │   ├── NotLeader            421  not_leader         ask another process; ``leader`` says which, if known
     │   ├── Unavailable          503  unavailable        not now
+    │   │   └── PeerLost         503  peer_lost          a rank of a group died, left or is not heard; ``ranks`` says which
     │   ├── TimedOut             504  timed_out          a deadline passed
     │   ├── DiskFull             507  disk_full          nothing was written
     │   ├── Corrupt              500  corrupt            stored bytes fail their checksum; nothing was changed
@@ -230,6 +231,18 @@ class Unavailable(ClusterError):
     """Not now; the same call may succeed later."""
 
     code, status = "unavailable", 503
+
+
+class PeerLost(Unavailable):
+    """A rank of a group died, left or is not heard any more. ``ranks`` are those, where they are known."""
+
+    code, status = "peer_lost", 503
+
+    def __init__(
+        self, cause: str, *, object: str = "", next_step: str = "", path: str = "", ranks: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(cause, object=object, next_step=next_step, path=path)
+        self.ranks = ranks
 
 
 class TimedOut(ClusterError):

@@ -1,0 +1,381 @@
+"""Between ranks of one cell: a star of unix sockets around its head.
+
+These sockets are spoken to by the calling thread itself, without a thread of a library in between: on a busy machine
+that is most of what a small message costs. A large one goes as a segment, whose descriptor travels with the message.
+
+Whoever waits looks up every ``SLICE_S`` to see whether the group has failed meanwhile, and gives up at its deadline.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from clutch.runtime.distributed.calls import Call
+from clutch.runtime.distributed.payload import Packed
+from clutch.runtime.distributed.segments import Segment, extent, laid_out, received_segment, write_segment
+from clutch.wire.errors import Corrupt, NotAllowed, TimedOut
+
+SLICE_S = 0.05
+INLINE_BYTES = 32 << 10
+"""What is larger goes as a segment."""
+MESSAGE_BYTES = 128 << 10
+SEGMENTS_MAX = 240
+"""The kernel passes at most 253 descriptors with a message."""
+_ANCILLARY = socket.CMSG_SPACE((SEGMENTS_MAX + 1) * 4)
+_INLINE = -1
+
+
+class Item(msgspec.Struct):
+    """What one rank brought. ``segment`` is where it lies already, if it lies in one."""
+
+    rank: int
+    packed: Packed
+    segment: Segment | None = None
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.packed.size
+
+
+class Layout(msgspec.Struct, frozen=True, array_like=True):
+    """Where an item lies: in which segment of the message (or in the message), and how long its parts are."""
+
+    rank: int
+    segment: int
+    offset: int
+    body_size: int
+    sizes: tuple[int, ...] = ()
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """What stands in front of a message. A long list of items is itself in the first segment."""
+
+    call: Call
+    phase: int
+    source: int
+    items: tuple[Layout, ...] = ()
+    listed_bytes: int = 0
+
+
+class Arrived(msgspec.Struct):
+    call: Call
+    phase: int
+    source: int
+    items: list[Item]
+    segments: list[Segment]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Envelope).decode
+_decode_items = msgspec.msgpack.Decoder(tuple[Layout, ...]).decode
+_PREFIX = struct.Struct("<I")
+
+
+class Line:
+    """One unix socket with one rank at its other end."""
+
+    def __init__(self, wire: socket.socket, rank: int) -> None:
+        self.rank = rank
+        self._wire = wire
+        self._buffer = bytearray(MESSAGE_BYTES)
+        self.ended = False
+        wire.setblocking(True)
+        timeval = struct.pack("ll", 0, int(SLICE_S * 1e6))
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        for side in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            wire.setsockopt(socket.SOL_SOCKET, side, 4 * MESSAGE_BYTES)
+
+    def send(self, message: Message, until: float, look: Callable[[], None]) -> None:
+        """Until the kernel has it. ``look`` raises if there is no sense in waiting any longer."""
+        while not self.ended:
+            try:
+                if message.descriptors:
+                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, message.descriptors)]
+                    self._wire.sendmsg([message.data], rights)
+                else:
+                    self._wire.send(message.data)
+                return
+            except BlockingIOError:
+                look()
+                if time.monotonic() >= until:
+                    raise TimedOut("it takes nothing", object=f"rank {self.rank}") from None
+            except (BrokenPipeError, ConnectionResetError):
+                self.ended = True
+        self._wait_for_verdict(until, look)
+
+    def receive(self, until: float, look: Callable[[], None]) -> Arrived:
+        while not self.ended:
+            try:
+                size, ancillary, flags, _ = self._wire.recvmsg_into([self._buffer], _ANCILLARY)
+            except BlockingIOError:
+                look()
+                if time.monotonic() >= until:
+                    raise TimedOut("it did not come", object=f"rank {self.rank}") from None
+                continue
+            except ConnectionResetError:
+                size, ancillary, flags = 0, [], 0
+            if not size and not ancillary:
+                self.ended = True
+                break
+            segments = _segments_in(ancillary)
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                _close(segments)
+                raise Corrupt("a message that is cut short", object=f"rank {self.rank}")
+            return _opened(memoryview(self._buffer)[:size], segments, self.rank)
+        self._wait_for_verdict(until, look)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _wait_for_verdict(self, until: float, look: Callable[[], None]) -> None:
+        """Its end is gone. The group knows best why, and hears of it at once; without word it is taken for dead."""
+        until = min(until, time.monotonic() + 2.0)
+        while time.monotonic() < until:
+            look()
+            time.sleep(0.002)
+        raise LineEnded(self.rank)
+
+
+class LineEnded(Exception):
+    """Its other end is closed and the group has not said why."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"the line of rank {rank} is closed")
+        self.rank = rank
+
+
+class Message:
+    """Items on their way to one rank or several. The segments it made are closed by ``close``."""
+
+    def __init__(self, call: Call, phase: int, source: int, items: Sequence[Item]) -> None:
+        self._made: list[Segment] = []
+        self._passed: dict[int, int] = {}
+        tail: list[memoryview] = []
+        layouts = self._place(items, tail)
+        listed = _encode(layouts) if len(layouts) > 64 else b""
+        if len(listed) > INLINE_BYTES:
+            first = write_segment([memoryview(listed)], len(listed))
+            self._made.append(first)
+            self._passed = {first.descriptor: 0, **{fd: number + 1 for fd, number in self._passed.items()}}
+            head = _encode(Envelope(call, phase, source, (), len(listed)))
+        else:
+            head = _encode(Envelope(call, phase, source, tuple(layouts)))
+        self.data = b"".join((_PREFIX.pack(len(head)), head, *tail))
+        self.descriptors = array.array("i", self._passed)
+
+    def _place(self, items: Sequence[Item], tail: list[memoryview]) -> list[Layout]:
+        """Small items in the message, the others where they lie, or in one new segment."""
+        room = INLINE_BYTES
+        layouts: list[Layout | None] = []
+        homeless: list[int] = []
+        offset = 0
+        for index, item in enumerate(items):
+            size = item.packed.size
+            if item.segment is not None and len(self._passed) < SEGMENTS_MAX - 1:
+                number = self._passed.setdefault(item.segment.descriptor, len(self._passed))
+                layouts.append(_layout(item, number, item.offset))
+            elif item.segment is None and size <= room:
+                room -= size
+                tail += [memoryview(item.packed.body), *item.packed.buffers]
+                layouts.append(_layout(item, _INLINE, offset))
+                offset += size
+            else:
+                layouts.append(None)
+                homeless.append(index)
+        if homeless:
+            parts: list[memoryview] = []
+            at = 0
+            number = len(self._passed)
+            for index in homeless:
+                layouts[index] = _layout(items[index], number, at)
+                parts += laid_out(items[index].packed)
+                at += extent(items[index].packed)
+            made = write_segment(parts, at)
+            self._made.append(made)
+            self._passed[made.descriptor] = number
+        return [layout for layout in layouts if layout is not None]
+
+    def close(self) -> None:
+        _close(self._made)
+
+
+def settled(item: Item) -> Item:
+    """The item as others will see it: a large one in a segment, a small one in memory of its own."""
+    packed = item.packed
+    size = packed.size
+    if size <= INLINE_BYTES:
+        if not packed.buffers:
+            return item
+        return Item(item.rank, Packed(bytes(packed.body), [memoryview(bytearray(part)) for part in packed.buffers]))
+    segment = write_segment(laid_out(packed), extent(packed))
+    return _in_segment(Layout(item.rank, 0, 0, len(packed.body), _sizes(packed)), segment)
+
+
+def _layout(item: Item, segment: int, offset: int) -> Layout:
+    return Layout(item.rank, segment, offset, len(item.packed.body), _sizes(item.packed))
+
+
+def _sizes(packed: Packed) -> tuple[int, ...]:
+    return tuple([buffer.nbytes for buffer in packed.buffers]) if packed.buffers else ()
+
+
+def _opened(data: memoryview, segments: list[Segment], rank: int) -> Arrived:
+    try:
+        (head_size,) = _PREFIX.unpack_from(data)
+        envelope = _decode(data[4 : 4 + head_size])
+        layouts = envelope.items
+        passed = segments
+        if envelope.listed_bytes:
+            layouts = _decode_items(segments[0].view()[: envelope.listed_bytes])
+            segments[0].close()
+            passed = segments[1:]
+        tail = data[4 + head_size :]
+        items = [
+            _in_segment(layout, passed[layout.segment]) if layout.segment != _INLINE else _in_message(layout, tail)
+            for layout in layouts
+        ]
+    except (msgspec.MsgspecError, struct.error, IndexError, ValueError) as error:
+        _close(segments)
+        raise Corrupt(f"a message that does not decode: {error}", object=f"rank {rank}") from error
+    return Arrived(envelope.call, envelope.phase, envelope.source, items, passed)
+
+
+def _in_message(layout: Layout, tail: memoryview) -> Item:
+    end = layout.offset + layout.body_size
+    if end + sum(layout.sizes) > tail.nbytes or layout.offset < 0:
+        raise ValueError("an item beyond its message")
+    body = bytes(tail[layout.offset : end])
+    buffers = []
+    for size in layout.sizes:
+        buffers.append(memoryview(bytearray(tail[end : end + size])))
+        end += size
+    return Item(layout.rank, Packed(body, buffers))
+
+
+def _in_segment(layout: Layout, segment: Segment) -> Item:
+    view = segment.view()
+    parts = []
+    at = layout.offset
+    for size in (layout.body_size, *layout.sizes):
+        if at < 0 or size < 0 or at + size > segment.size:
+            raise ValueError("an item beyond its segment")
+        parts.append(view[at : at + size])
+        at += -(-size // 64) * 64
+    return Item(layout.rank, Packed(parts[0], parts[1:]), segment, layout.offset)
+
+
+def _segments_in(ancillary: list[tuple[int, int, bytes]]) -> list[Segment]:
+    found: list[Segment] = []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors = array.array("i")
+            descriptors.frombytes(data[: len(data) - len(data) % 4])
+            found += [received_segment(descriptor) for descriptor in descriptors]
+    return found
+
+
+def _close(segments: Iterable[Segment]) -> None:
+    for segment in segments:
+        segment.close()
+
+
+def close_segments(items: Iterable[Item], arrived: Iterable[Arrived] = ()) -> None:
+    """What was mapped stays mapped; the descriptors are not needed any longer."""
+    for item in items:
+        if item.segment is not None:
+            item.segment.close()
+    for one in arrived:
+        _close(one.segments)
+
+
+# -- how lines are made -------------------------------------------------------------------------------------------
+
+
+class Door:
+    """Where the ranks of a cell come to its head: a unix socket in a folder that is ours alone."""
+
+    def __init__(self) -> None:
+        self.folder, self.path = _private_path()
+        self._wire = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._wire.bind(self.path)
+        self._wire.listen(1024)
+        self._wire.settimeout(SLICE_S)
+
+    def admit(self, ranks: Sequence[int], secret: bytes, until: float, look: Callable[[], None]) -> dict[int, Line]:
+        """A line to each of these ranks, as they come."""
+        found: dict[int, Line] = {}
+        while len(found) < len(ranks):
+            try:
+                wire, _ = self._wire.accept()
+            except TimeoutError:
+                look()
+                if time.monotonic() >= until:
+                    missing = [rank for rank in ranks if rank not in found]
+                    raise TimedOut("they did not come to their head", object=f"ranks {missing[:16]}") from None
+                continue
+            rank = _greeted(wire, secret)
+            if rank not in ranks or rank in found:
+                wire.close()
+                continue
+            found[rank] = Line(wire, rank)
+        return found
+
+    def close(self) -> None:
+        self._wire.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)  # noqa: PTH108
+        with suppress(OSError):
+            os.rmdir(self.folder)  # noqa: PTH106
+
+
+def enter_door(path: str, rank: int, head: int, secret: bytes) -> Line:
+    """A line to the head of this rank's cell."""
+    wire = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        wire.connect(path)
+        wire.send(_PREFIX.pack(rank) + secret)
+    except OSError as error:
+        wire.close()
+        raise NotAllowed(
+            f"its unix socket cannot be reached: {error.strerror}",
+            object=f"rank {head}",
+            next_step="Run the ranks of one node as one user.",
+        ) from error
+    return Line(wire, head)
+
+
+def _greeted(wire: socket.socket, secret: bytes) -> int:
+    """Who came; -1 for a stranger."""
+    wire.settimeout(2.0)
+    try:
+        credentials = wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, user, _ = struct.unpack("3i", credentials)
+        said = wire.recv(256)
+    except OSError:
+        return -1
+    if user != os.geteuid() or said[4:] != secret:
+        return -1
+    return int(_PREFIX.unpack_from(said)[0])
+
+
+def _private_path() -> tuple[str, str]:
+    import tempfile
+
+    for parent in (None, "/tmp"):
+        folder = tempfile.mkdtemp(prefix="clutch-", dir=parent)
+        path = f"{folder}/group"
+        if len(os.fsencode(path)) <= 100:
+            return folder, path
+        os.rmdir(folder)  # noqa: PTH106
+    raise AssertionError("/tmp is short enough")
