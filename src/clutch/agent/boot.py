@@ -1,21 +1,29 @@
-"""Booting on behalf of a member whose image has no Python of ours: fetch its code and meet its peers on the node, then
-let the container begin where boot would have ended, with the same folder and the same variables.
+"""What an agent has to do with boot: booting on behalf of a member whose image has no Python of ours, and reading the
+last words of a boot, or of the process over a member's ranks, that say why the member ended.
+
+For an image, code is fetched and peers are met on the node; then the container begins where boot would have ended, with
+the same folder and the same variables.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from clutch.agent.launch import boot_command
-from clutch.wire.containers import ContainerSpec, Mount, RunAs
+from clutch.agent.launch import LAST_WORDS, boot_command
+from clutch.wire.containers import REASON_MAX, ContainerSpec, Mount, RunAs
 from clutch.wire.errors import Unavailable
+from clutch.wire.messages import Exit, ExitCause
+from clutch.wire.push import BOOT_CLUSTER, BOOT_REFUSED
 
 WITHIN_S = 900.0
+_BY_BOOT = "boot: "
 _SHOW = ("env", "-0")
 _NODES_OWN = ("PWD", "LC_CTYPE")
 """What a process on the node has without having been told."""
@@ -30,6 +38,40 @@ async def boot_on_node(spec: ContainerSpec, python: str, base: Mapping[str, str]
     kept = {name: value for name, value in spec.environment.items() if name != "CLUTCH_CODE"}
     mounts = (*spec.mounts, Mount(tmp, tmp, read_only=False))  # boot left its roster there
     return replace(spec, environment={**kept, **told}, mounts=mounts)
+
+
+def explained(exit: Exit, tmp: Path) -> Exit:
+    """The exit of a member that was booted, with the reason it left behind. ``tmp``: its TMPDIR."""
+    if exit.code == 0 or exit.cause not in (ExitCause.OWN, ExitCause.OUT_OF_MEMORY):
+        return exit
+    words = _last_words(tmp)
+    by_boot = words.startswith(_BY_BOOT)
+    if exit.code == BOOT_CLUSTER:
+        found = words.removeprefix(_BY_BOOT) or "its boot found no master"
+        return replace(exit, cause=ExitCause.NEVER_STARTED, reason=found)
+    if exit.code == BOOT_REFUSED and by_boot:
+        return replace(exit, cause=ExitCause.REFUSED, reason=words.removeprefix(_BY_BOOT))
+    return replace(exit, reason=": ".join(filter(None, (exit.reason, words)))[:REASON_MAX])
+
+
+def _last_words(tmp: Path) -> str:
+    """The folder is the user's: what is not a plain file of the folder's owner, with one name, is not read."""
+    try:
+        owner = tmp.stat().st_uid
+        descriptor = os.open(tmp / LAST_WORDS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or about.st_uid != owner:
+            return ""
+        said = os.read(descriptor, 4 * REASON_MAX)
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+    words = " ".join(said.decode(errors="replace").split())
+    return "".join(sign for sign in words if sign.isprintable())[:REASON_MAX]
 
 
 async def _run(argv: tuple[str, ...], environment: Mapping[str, str], spec: ContainerSpec) -> dict[str, str]:

@@ -23,7 +23,7 @@ from clutch.wire.containers import RunAs
 from clutch.wire.errors import BadRequest
 from clutch.wire.programs import Mount
 
-NOTE = "note"
+NOTE, TMP = "note", "tmp"
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class WorkFolders:
         """Fresh folders that belong to whom the member runs as, with a link for each mount."""
         top = self.path(key)
         shutil.rmtree(top, ignore_errors=True)  # of an attempt that ended before the start
-        folder = Folder(top / "cwd", top / "tmp")
+        folder = Folder(top / "cwd", top / TMP)
         top.mkdir(mode=0o711)
         for path in (folder.cwd, folder.tmp):
             path.mkdir(mode=0o700)

@@ -18,10 +18,10 @@ import msgspec
 import structlog
 
 from clutch.agent import brain as b
-from clutch.agent.boot import boot_on_node
+from clutch.agent.boot import boot_on_node, explained
 from clutch.agent.data import check_data, needed_paths
 from clutch.agent.directory import MemberDirectories
-from clutch.agent.folders import Note, WorkFolders, home_of
+from clutch.agent.folders import TMP, Note, WorkFolders, home_of
 from clutch.agent.holders import Holders
 from clutch.agent.launch import PROCESS, Place, Surroundings, backend_for, container_spec, needs_boot, read_program
 from clutch.agent.monitor import Monitor, Watched
@@ -34,7 +34,6 @@ from clutch.wire.errors import BadRequest, ClutchError, DataMissing, NotFound, U
 from clutch.wire.ids import LeaseId
 from clutch.wire.messages import Exit, ExitCause, Hello, MemberStatus, Refusal, Report, Wanted, WantedMember
 from clutch.wire.programs import Kit, KitRequest
-from clutch.wire.push import BOOT_CLUSTER
 
 STARTS_AT_ONCE = 8
 PAUSE_S = 0.01
@@ -346,10 +345,10 @@ class Hands:
             await asyncio.sleep(POLL_S)  # it is gone; the next look says so
 
     def _exited(self, key: Key, record: ExitRecord) -> None:
-        self._ground.monitor.exited(key, record.reason or _words(record))
         exit = record.exit()
-        if exit.code == BOOT_CLUSTER and exit.cause is ExitCause.OWN and self._lives[key].note.boots:
-            exit = msgspec.structs.replace(exit, cause=ExitCause.NEVER_STARTED, reason="its boot found no master")
+        if self._lives[key].note.boots:
+            exit = explained(exit, self._ground.folders.path(key) / TMP)
+        self._ground.monitor.exited(key, exit.reason or _words(record))
         self.do(self.brain.exited(*key, exit))
 
     # -- what others ask -----------------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ from clutch.wire.containers import ContainerSpec, Limits
 from clutch.wire.errors import BadRequest, Conflict, Unavailable
 from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.messages import WantedMember
-from clutch.wire.programs import Kit, Program
+from clutch.wire.programs import Kit, PlainLaunch, Program
 from clutch.wire.resources import Capacity, Slot
 
 PROCESS, DOCKER = "process", "docker"
+LAST_WORDS = "clutch-last-words"
+"""In a member's TMPDIR: why boot gave up, or which of its ranks failed and what that one said last."""
 _BOOT = (
     "import sys; sys.modules['typing_extensions'] = None; "  # msgspec would load it, with inspect and more: 9 ms
     "sys.path[1:1] = sys.argv[1].split(':'); from clutch.runtime.boot import start; start(sys.argv[2:])"
@@ -67,6 +69,12 @@ def backend_for(program: Program, available: Sequence[str], name: str) -> str:
     """Where it runs: an image means Docker, and nothing else will do."""
     if program.image is None:
         return PROCESS
+    if program.launch != PlainLaunch():
+        raise BadRequest(
+            "ranks are started by a Python of ours, which an image does not have",
+            object=f"launch of {name}",
+            next_step="Leave launch out and let the command start its launcher: RANK and MASTER_ADDR count members.",
+        )
     if DOCKER not in available:
         raise Conflict(
             f"it wants the image {program.image.name}, and no Docker engine answers on this node",
@@ -84,8 +92,8 @@ def boot_command(python: str) -> tuple[str, ...]:
 
 
 def needs_boot(program: Program, wanted: WantedMember) -> bool:
-    """Whether something must happen inside before the command: code to fetch, peers to meet."""
-    return bool(program.code) or program.rendezvous or wanted.members > 1
+    """Whether something must happen inside before the command: code to fetch, peers to meet, ranks to start."""
+    return bool(program.code) or program.rendezvous or wanted.members > 1 or program.launch != PlainLaunch()
 
 
 def container_spec(
@@ -155,9 +163,16 @@ def _environment(
         "CLUTCH_CHECKPOINT": wanted.checkpoint,
         "CLUTCH_CODE": program.code,
         "CLUTCH_RENDEZVOUS": "1" if program.rendezvous or wanted.members > 1 else "",
+        "CLUTCH_LAUNCH": _launching(program),
+        "CLUTCH_LAST_WORDS": f"{place.tmp}/{LAST_WORDS}" if needs_boot(program, wanted) else "",
         "CLUTCH_SLOTS": ",".join(map(str, wanted.slots)),
         "CLUTCH_LEASE": str(wanted.lease_number),
         **{f"CLUTCH_PORT_{number}": str(port) for number, port in enumerate(place.ports)},
     }
     kept = {name: value for name, value in ours.items() if value}
     return {**base, **program.environment, **kept, **kit.environment}
+
+
+def _launching(program: Program) -> str:
+    """For boot; nothing where the command itself is all there is to start."""
+    return "" if program.launch == PlainLaunch() else msgspec.json.encode(program.launch).decode()

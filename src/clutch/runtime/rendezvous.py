@@ -17,13 +17,28 @@ _OUTWARD = ("192.0.2.1", 9)
 
 
 class ReservedPort:
-    """A free port of this machine, held until this process is replaced by the command that will use it."""
+    """A free port of this machine, held until this process is replaced by the command that will use it; or as long as
+    the supervisor of several ranks lives, if ``keep`` hands it on.
+
+    Bound and not listened on, with ``SO_REUSEADDR``: the kernel gives it to nobody who asks for any port, while a
+    program that binds this number as servers do (with the same option) may have it.
+    """
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("", 0))
+        try:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("", 0))
+        except OSError as error:
+            raise Unavailable(
+                f"no port is free on this node: {error.strerror}", object="rendezvous", next_step="Try another node."
+            ) from error
         self.number: int = self._socket.getsockname()[1]
+
+    def keep(self) -> int:
+        """A descriptor that outlives the replacement of this process, and holds the port."""
+        self._socket.set_inheritable(True)
+        return self._socket.fileno()
 
     def close(self) -> None:
         self._socket.close()
@@ -71,6 +86,21 @@ def meet(client: PushClient, announce: Announce) -> Roster:
             )
 
 
+def alone(info: Info, announce: Announce) -> Roster:
+    """The roster of a member that has no peers: it meets nobody and asks nobody."""
+    own = Peer(
+        rank=0,
+        role=info.role,
+        role_rank=info.role_rank,
+        node=info.node,
+        addresses=announce.addresses,
+        ports=announce.ports,
+        public_key=announce.public_key,
+        slots=announce.slots,
+    )
+    return Roster(ready=True, rank=0, size=1, version=1, peers=(own,))
+
+
 def chief_address(roster: Roster) -> str:
     """Where all members reach the chief. Members in one network namespace of one machine meet on its loopback."""
     chief = roster.chief
@@ -80,7 +110,7 @@ def chief_address(roster: Roster) -> str:
 
 
 def _same_place(one: Peer, other: Peer) -> bool:
-    return bool(one.node) and one.node == other.node and one.addresses == other.addresses
+    return one is other or (bool(one.node) and one.node == other.node and one.addresses == other.addresses)
 
 
 def _waiting(announce: Announce, timeout_s: float) -> Announce:

@@ -6,6 +6,8 @@ the member's token, the uid it runs as) is the ``Kit``, which an agent asks for 
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import msgspec
 
 from clutch.wire.containers import OUTPUT_CAP_BYTES, SIGTERM, RunAs
@@ -32,6 +34,62 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of ``/dev/shm``; 0 leaves the engine's default."""
 
 
+# -- how the processes of a member are started ------------------------------------------------------------------------
+
+PROCESSES_MAX = 1024
+GRACE_S = 3.0
+Processes = Annotated[int, msgspec.Meta(ge=0, le=PROCESSES_MAX)]
+Grace = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+
+
+class PlainLaunch(msgspec.Struct, frozen=True, tag_field="name", tag="plain", forbid_unknown_fields=True):
+    """The command once for each member."""
+
+
+class SeveralLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all ways have in common that start several processes in one member. The number of processes counts over the
+    whole allocation: a process is a *rank*."""
+
+    processes: Processes = 0
+    """In each member; 0: one for each of its slots, at least one."""
+    oversubscribe: bool = False
+    """More processes than slots are meant: several share a device."""
+    grace_s: Grace = GRACE_S
+    """When one rank has failed, the others of its member are asked to end, and killed so much later."""
+
+
+class RanksLaunch(SeveralLaunch, frozen=True, tag_field="name", tag="ranks"):
+    """Any command, once for each slot."""
+
+    share_devices: bool = False
+    """Each process sees all devices of its member, and picks its own by ``LOCAL_RANK``; else only its own."""
+
+
+class TorchrunLaunch(SeveralLaunch, frozen=True, tag_field="name", tag="torchrun"):
+    """PyTorch's launcher."""
+
+    arguments: tuple[str, ...] = ()
+    """More words for it; they outrank ours."""
+
+
+class AccelerateLaunch(SeveralLaunch, frozen=True, tag_field="name", tag="accelerate"):
+    """Hugging Face's launcher."""
+
+    arguments: tuple[str, ...] = ()
+
+
+class OwnLaunch(SeveralLaunch, frozen=True, tag_field="name", tag="class"):
+    """A launcher in the program's own code."""
+
+    spot: str = msgspec.field(name="class")
+    """``MODULE:CLASS``."""
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Its keyword arguments."""
+
+
+Launching = PlainLaunch | RanksLaunch | TorchrunLaunch | AccelerateLaunch | OwnLaunch
+
+
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One command with its surroundings. All members of a task run the same program and tell themselves apart by
     ``CLUTCH_ROLE`` and ``CLUTCH_RANK``."""
@@ -55,6 +113,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     leave_signal: int = SIGTERM
     """What its agent sends it when it is asked to leave; 0 for a program that hears of it from the master itself
     (``clutch.init``) and would only be killed by a signal while it saves its work."""
+    launch: Launching = PlainLaunch()
+    """What starts the processes of each member once the members have met."""
 
 
 class Kit(msgspec.Struct, frozen=True, tag="kit"):

@@ -1,13 +1,14 @@
 """The plain launcher: the command as it was written, with variables that say who its peers are.
 
 ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are what PyTorch and
-its relatives read (*master* is their word for the chief). They count members: one process each.
+its relatives read (*master* is their word for the chief). They count members: one process each. Here *local* are the
+members on the same node, and ``CROSS_RANK`` counts nodes.
 """
 
 from __future__ import annotations
 
 from clutch.runtime.launch.base import Launch
-from clutch.runtime.rendezvous import chief_address
+from clutch.runtime.launch.world import member_variables
 from clutch.wire.push import Roster
 
 
@@ -20,18 +21,13 @@ class Plain:
 
 def peer_variables(roster: Roster) -> dict[str, str]:
     """Who this member is among its peers, and where the chief is."""
-    address = chief_address(roster)
-    port = str(roster.chief.ports[0]) if roster.chief.ports else ""
-    found = {
+    nodes = list(dict.fromkeys(peer.node for peer in roster.peers))
+    return {
+        **member_variables(roster),
         "RANK": str(roster.rank),
         "WORLD_SIZE": str(roster.size),
         "LOCAL_RANK": str(roster.local_rank),
         "LOCAL_WORLD_SIZE": str(roster.local_size),
-        "MASTER_ADDR": address,
-        "CLUTCH_WORLD_RANK": str(roster.rank),
-        "CLUTCH_WORLD_SIZE": str(roster.size),
-        "CLUTCH_CHIEF_ADDRESS": address,
+        "CROSS_RANK": str(nodes.index(roster.peers[roster.rank].node)),
+        "CROSS_SIZE": str(len(nodes)),
     }
-    if port:
-        found |= {"MASTER_PORT": port, "CLUTCH_CHIEF_PORT": port}
-    return found
