@@ -54,9 +54,10 @@ from clutch.master.shelves import SCHEME, LinkShelves, agent_blobs
 from clutch.master.tls import AUTHORITY_FILE, TLS_FOLDER
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict
+from clutch.wire.experiment_api import ConfigProblem
 from clutch.wire.ids import Fence, MemberId, PoolName, TaskId
 from clutch.wire.specs import PoolSpec
-from clutch.workloads.experiment.config import check_partial
+from clutch.workloads.experiment import config as experiment_config
 from clutch.workloads.experiment.controller.controller import ExperimentController
 from clutch.workloads.experiment.library.opening import open_library
 from clutch.workloads.experiment.library.part import library_part
@@ -226,7 +227,7 @@ async def _services(
             proxy=Proxy(loop, clock, access, links.tunnels, monitor, access.keys),
             stopping=stopping,
         )
-        library = await open_library(settings, clock, access.keys, check_partial)
+        library = await open_library(settings, clock, access.keys, _check_partial)
         stack.push_async_callback(library.close)
         experiments = open_experiments(services, library)
         stack.push_async_callback(experiments.close)
@@ -254,6 +255,11 @@ async def _open_blobs(
         blobs = await open_blobs(settings.blobs or str(settings.data / "blobs"))
     stack.push_async_callback(blobs.close)
     return blobs, shelves
+
+
+def _check_partial(config: Mapping[str, Any], name: str = "configuration") -> tuple[ConfigProblem, ...]:
+    """The check of templates. What it stands on is loaded with the first of them, and not before a master may serve."""
+    return experiment_config.check_partial(config, name)
 
 
 def _holder(data: Path) -> str:

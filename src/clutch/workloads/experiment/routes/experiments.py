@@ -38,7 +38,7 @@ from clutch.wire.experiment_words import (
     ResumeExperiment,
     Said,
 )
-from clutch.workloads.experiment.config import schema
+from clutch.workloads.experiment import config as door
 from clutch.workloads.experiment.service.finding import find_experiment
 from clutch.workloads.experiment.service.looking import experiment_detail, why
 from clutch.workloads.experiment.service.service import ExperimentService
@@ -98,7 +98,7 @@ async def preview_experiment(experiments: ExperimentService, caller: Caller, dat
 @get(f"{EXPERIMENTS}/schema", operation_id="get_experiment_schema", tags=["experiments"], opt={"needs": Needs.USER})
 async def get_experiment_schema() -> dict[str, Any]:
     """The JSON schema of a configuration, for editors."""
-    return dict(schema())
+    return dict(door.schema())
 
 
 # -- looking ------------------------------------------------------------------------------------------------------
