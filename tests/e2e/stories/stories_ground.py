@@ -23,7 +23,7 @@ from clutch.wire.output import OutputQuery
 
 PROGRAM = Path(noop_trial.__file__)
 ENDED = ("completed", "cancelled", "failed")
-WAIT_S = 90.0
+WAIT_S = 40.0
 
 
 class Ground:
