@@ -41,6 +41,7 @@ def test_the_least_configuration_has_every_default() -> None:
         "notes": "",
         "workspace": "default",
         "entrypoint": "python train.py",
+        "launch": {"name": "plain"},
         "data": {},
         "hyperparameters": {},
         "searcher": {"name": "single", "metric": "loss", "smaller_is_better": True, "unit": "steps"},

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from clutch.workloads.experiment.config import Door, accepted, config_in, merged, search_option
 from clutch.workloads.experiment.config.model_hyperparameters import KINDS
+from clutch.workloads.experiment.config.model_launch import LAUNCHES
 from clutch.workloads.experiment.config.model_searcher import SEARCHERS
 from clutch.workloads.experiment.config.model_storage import STORAGES
 from clutch.workloads.experiment.config.models import (
@@ -34,6 +35,7 @@ PLACES: dict[str, tuple[type[BaseModel], ...]] = {
     "": (WrittenExperiment,),
     "hyperparameters.NAME": tuple(KINDS.values()),
     "searcher": tuple(dict.fromkeys(SEARCHERS.values())),
+    "launch": tuple(LAUNCHES.values()),
     "resources": (WrittenResources,),
     "checkpoint_storage": tuple(STORAGES.values()),
     "environment": (WrittenEnvironment,),

@@ -30,7 +30,7 @@ def cross_problems(config: dict[str, Any], *, partial: bool) -> list[Problem]:
         *_storage(config),
         *_twice(config),
     ]
-    return found if partial else [*found, *_searcher(config), *_resources(config), *_hdfs(config)]
+    return found if partial else [*found, *_searcher(config), *_resources(config), *_hdfs(config), *_launch(config)]
 
 
 def cross_notices(config: dict[str, Any]) -> list[ConfigProblem]:
@@ -158,6 +158,13 @@ def _hdfs(config: dict[str, Any]) -> Iterator[Problem]:
         yield Problem("checkpoint_storage.url", "host or path are set as well", "Keep one way to say it.")
     if not storage.get("url") and not storage.get("host"):
         yield Problem("checkpoint_storage.url", "it is missing", "Write hdfs://HOST:PORT/FOLDER.")
+
+
+def _launch(config: dict[str, Any]) -> Iterator[Problem]:
+    launch = _at(config, "launch", "name")
+    if launch not in (None, "plain") and _at(config, "environment", "image"):
+        hint = "Leave launch out, and let the entrypoint start its launcher: RANK and MASTER_ADDR count nodes there."
+        yield Problem("launch", f"{launch!r} cannot start ranks inside environment.image", hint)
 
 
 def _twice(config: dict[str, Any]) -> Iterator[Problem]:

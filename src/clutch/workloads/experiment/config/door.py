@@ -19,6 +19,7 @@ from clutch.workloads.experiment.config.crossing import cross_notices, cross_pro
 from clutch.workloads.experiment.config.methods import argv_of, search_of
 from clutch.workloads.experiment.config.model_base import size_in
 from clutch.workloads.experiment.config.model_hyperparameters import hyperparameter_of
+from clutch.workloads.experiment.config.model_launch import launching_of
 from clutch.workloads.experiment.config.model_storage import WrittenSharedFs
 from clutch.workloads.experiment.config.models import DEFAULT_RULES, WrittenExperiment, WrittenImages
 from clutch.workloads.experiment.config.places import storage_of
@@ -98,7 +99,7 @@ def accepted(config: Mapping[str, Any], context: Door) -> Accepted:
         problem = f"it has {size} bytes, at most {EFFECTIVE_MAX_BYTES} are told to each trial"
         wrong.append(Problem("config", problem, "Put data into files of the uploaded folder."))
     _refuse(wrong, subject)
-    spec = _spec(written, effective, context, _program(written, image, (kind, context.code)), kind)
+    spec = _spec(written, effective, context, _program(written, effective, image, (kind, context.code)), kind)
     notices = (*said.notices, *drawn, *cross_notices(said.config))[:PROBLEMS_MAX]
     return Accepted(spec=spec, effective=effective, notices=notices)
 
@@ -132,8 +133,9 @@ def _effective(written: WrittenExperiment, config: dict[str, Any], context: Door
     found["environment"]["environment_variables"] = normal_variables(environment.environment_variables)
     for free in ("hyperparameters", "data"):
         found[free] = config.get(free, {})
-    if "options" in found["checkpoint_storage"]:
-        found["checkpoint_storage"]["options"] = config["checkpoint_storage"].get("options", {})
+    for section in ("checkpoint_storage", "launch"):
+        if "options" in found[section]:
+            found[section]["options"] = config[section].get("options", {})
     found["searcher"]["unit"] = search_of(written.searcher).unit
     if context.detached and found["entrypoint"] == DETACHED:
         del found["entrypoint"]
@@ -205,7 +207,9 @@ def needed_paths(data: Mapping[str, Any], mounts: tuple[Mount, ...], *, in_image
     return tuple(dict.fromkeys(found))
 
 
-def _program(written: WrittenExperiment, image: Image | None, place: tuple[str, str]) -> Program:
+def _program(
+    written: WrittenExperiment, effective: dict[str, Any], image: Image | None, place: tuple[str, str]
+) -> Program:
     kind, code = place
     mounts = [Mount(m.host_path, m.container_path, m.read_only) for m in written.bind_mounts]
     storage = written.checkpoint_storage
@@ -222,6 +226,7 @@ def _program(written: WrittenExperiment, image: Image | None, place: tuple[str, 
         mounts=tuple(mounts),
         needs=needed_paths(written.data, tuple(mounts), in_image=image is not None),
         ports=tuple(port.proxy_port for port in written.environment.proxy_ports),
+        launch=launching_of(written.launch, effective["launch"].get("options", {})),
         leave_signal=0,  # it hears of it from the master, and must not be killed while it saves its work
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from clutch.workloads.experiment.config.model_hyperparameters import KINDS
+from clutch.workloads.experiment.config.model_launch import LAUNCHES
 from clutch.workloads.experiment.config.model_searcher import SEARCHERS
 from clutch.workloads.experiment.config.model_storage import STORAGES
 from clutch.workloads.experiment.config.models import WrittenExperiment
@@ -54,6 +55,13 @@ def schema() -> dict[str, Any]:
         "description": "Where checkpoints are kept: the workspace's own blobs, unless it says.",
     }
     definitions["WrittenClass"]["required"] = ["class"]
+    launches = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in LAUNCHES.values()]
+    found["properties"]["launch"] = {
+        "anyOf": [*launches, {"type": "string"}, {"type": "null"}],
+        "default": {"name": "plain"},
+        "description": "What starts its processes on each node: plain, ranks, torchrun, accelerate, MODULE:CLASS.",
+    }
+    definitions["WrittenOwnLaunch"]["required"] = ["class"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Clutch experiment",

@@ -11,6 +11,7 @@ maps                                   key by key
 ``null``                               as if it were not there (in hyperparameters and data it is a value)
 ``hyperparameters``                    one is taken whole, unless both sides are maps without a ``type``
 ``searcher``, ``checkpoint_storage``   key by key if both are of one kind; else only what all kinds have
+``launch``                             key by key if both are of one kind; else the upper
 ``bind_mounts``, ``proxy_ports``       appended, one for each ``container_path``, each port
 ``output_rules``                       appended, one for each ``name``
 ``labels``                             all of them
@@ -111,6 +112,11 @@ def storage_kind(storage: Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) else "class" if "class" in storage else ""
 
 
+def launch_kind(launch: Mapping[str, Any]) -> str:
+    name = launch.get("name")
+    return name if isinstance(name, str) else "class" if "class" in launch else ""
+
+
 def _appended(key_of: Callable[[Any], object]) -> Callable[[Any, Any, Path], Any]:
     """Both lists, without those of the lower whose key the upper has."""
 
@@ -173,6 +179,7 @@ def _by_device(written: Any) -> dict[str, dict[str, Any]] | None:
 RULES: dict[Path, Callable[[Any, Any, Path], Any]] = {
     ("hyperparameters",): _hyperparameters,
     ("searcher",): _union(searcher_kind, SEARCHER_COMMON),
+    ("launch",): _union(launch_kind, frozenset()),
     ("checkpoint_storage",): _union(storage_kind, STORAGE_COMMON),
     ("bind_mounts",): _appended(_field("container_path")),
     ("environment", "proxy_ports"): _appended(_field("proxy_port")),

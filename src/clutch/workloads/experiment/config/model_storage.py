@@ -29,7 +29,7 @@ def _bucket(value: str) -> str:
     return value
 
 
-def _class(value: str) -> str:
+def class_named(value: str) -> str:
     module, colon, name = value.partition(":")
     if not colon or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise wrong(f"{value[:100]!r} does not name a class", "Write MODULE:CLASS, of your own code.")
@@ -118,7 +118,7 @@ class WrittenClass(WrittenStorage):
     """A class of your own code that keeps them."""
 
     type: Literal["class"]
-    class_: Annotated[str, AfterValidator(_class)] = Field(alias="class", description="MODULE:CLASS.")
+    class_: Annotated[str, AfterValidator(class_named)] = Field(alias="class", description="MODULE:CLASS.")
     options: dict[str, Any] = Field({}, description="Its keyword arguments.")
 
 

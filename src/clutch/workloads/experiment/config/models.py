@@ -23,6 +23,7 @@ from clutch.workloads.experiment.config.model_base import (
     Written,
     wrong,
 )
+from clutch.workloads.experiment.config.model_launch import Launch, WrittenPlainLaunch
 from clutch.workloads.experiment.config.model_searcher import Searcher, WrittenSingle
 from clutch.workloads.experiment.config.model_storage import CheckpointStorage, WrittenWorkspace
 from clutch.workloads.experiment.config.surroundings import check_secrets, check_variables
@@ -134,6 +135,7 @@ class WrittenExperiment(Written):
     workspace: Name | None = Field(None, description="Where it belongs; none: default.")
     project: Name | None = Field(None, description="Of its workspace.")
     entrypoint: Command = Field(description="What each trial runs: a line for sh, or a list of words.")
+    launch: Launch = WrittenPlainLaunch.model_validate({"name": "plain"})
     data: dict[str, Any] = Field({}, description="Anything the program wants to know.")
     hyperparameters: dict[str, Any] = Field({}, description="Constants and ranges, to any depth.")
     searcher: Searcher = WrittenSingle.model_validate({"name": "single"})

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from clutch.wire.errors import Problem
 from clutch.workloads.experiment.config.model_base import Written
 from clutch.workloads.experiment.config.model_hyperparameters import DEPTH_MAX, KINDS, is_nested, is_range, range_said
+from clutch.workloads.experiment.config.model_launch import LAUNCHES
 from clutch.workloads.experiment.config.model_searcher import SEARCHERS
 from clutch.workloads.experiment.config.model_storage import STORAGES
 from clutch.workloads.experiment.config.models import (
@@ -34,6 +35,7 @@ PROBLEMS_MAX = 100
 """So many are told; who has more has sent something else than a configuration."""
 UNIONS: dict[str, tuple[str, Mapping[str, type[Written]]]] = {
     "searcher": ("name", SEARCHERS),
+    "launch": ("name", LAUNCHES),
     "checkpoint_storage": ("type", STORAGES),
 }
 _MODELS: dict[tuple[str, ...], type[Written]] = {

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from clutch.wire.errors import Problem
 from clutch.wire.experiment_api import ConfigProblem
-from clutch.workloads.experiment.config.merging import storage_kind, without_nulls
+from clutch.workloads.experiment.config.merging import launch_kind, storage_kind, without_nulls
 from clutch.workloads.experiment.config.reading import dotted
 from clutch.workloads.experiment.config.words import CREDENTIALS, MEANINGLESS, REMOVED_SEARCHERS, RENAMED, Path
 
@@ -33,6 +33,7 @@ class Reworded:
         self._searcher()
         self._rename()
         self._storage()
+        self._launch()
         self._environment()
         self._lists()
         self._integrations()
@@ -209,6 +210,17 @@ class Reworded:
             hint = "Write /FOLDER, s3://BUCKET/PREFIX, gs://BUCKET, hdfs://HOST/FOLDER, or a map with a type."
             self.problem(path, f"{text[:200]!r} is not a place", hint)
 
+    # -- what starts the processes --------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        """A word for a launcher without settings; a class needs no name."""
+        written = self.config.get("launch")
+        if isinstance(written, str):
+            self.config["launch"] = {"class": written} if ":" in written else {"name": written}
+        launch = self._map("launch")
+        if launch is not None and "name" not in launch and launch_kind(launch):
+            launch["name"] = launch_kind(launch)
+
     # -- environment, lists ---------------------------------------------------------------------------------------
 
     def _environment(self) -> None:
@@ -256,7 +268,7 @@ class Reworded:
         entrypoint = self.config.get("entrypoint")
         words = entrypoint if isinstance(entrypoint, list) else [entrypoint]
         if any("determined.launch" in word for word in words if isinstance(word, str)):
-            hint = "Start the program with its own launcher, such as torchrun; CLUTCH_* tells it its rank and peers."
+            hint = "Write the program alone in entrypoint, and launch: torchrun (or ranks, accelerate)."
             self.notice(("entrypoint",), "determined.launch is not part of Clutch", hint)
         self._doubtful(self.config.get("hyperparameters"), ("hyperparameters",))
 

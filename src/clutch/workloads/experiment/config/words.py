@@ -88,4 +88,5 @@ def canonical(path: Path, word: str) -> str:
 
 def is_free(path: Path) -> bool:
     """Inside hyperparameters, data and a class's options everything is the user's own, null too."""
-    return path[:1] in (("hyperparameters",), ("data",)) or path[:2] == ("checkpoint_storage", "options")
+    own = (("checkpoint_storage", "options"), ("launch", "options"))
+    return path[:1] in (("hyperparameters",), ("data",)) or path[:2] in own

@@ -20,7 +20,7 @@ from clutch.wire.experiments import (
     TrialInfo,
 )
 from clutch.wire.ids import NodeId, PoolName
-from clutch.wire.programs import Program, SecretUse
+from clutch.wire.programs import PlainLaunch, Program, SecretUse
 from clutch.wire.resources import Resources
 from clutch.wire.specs import Members, OnNodeLost, RoleSpec, Shape, Split, TaskSpec
 from clutch.workloads.experiment.machine.experiment import Experiment
@@ -111,7 +111,9 @@ def _program(exp: Experiment, environment: dict[str, str], argv: tuple[str, ...]
     )
     if not argv:
         return changed
-    return msgspec.structs.replace(changed, argv=argv, ports=(), rendezvous=False, idle_timeout_s=0.0)
+    return msgspec.structs.replace(
+        changed, argv=argv, ports=(), rendezvous=False, idle_timeout_s=0.0, launch=PlainLaunch()
+    )
 
 
 def _task(exp: Experiment, *, kind: str, name: str, shape: Shape, payload: bytes, **more: object) -> TaskSpec:
