@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 TRIALS_SHOWN = 60
 POINTS = 120
+LAST_LINES = 8
 AWAY_S = 60.0
 """So long a master may be away before following is given up."""
 
@@ -41,7 +42,19 @@ def follow(client: Client, experiment: str) -> int:
         typer.echo(f"its checkpoint: clutch checkpoint download {view.best_checkpoint} FOLDER")
     if view.state != "completed":
         typer.echo(f"clutch: {view.key} {view.state}{': ' + view.detail if view.detail else ''}", err=True)
+        _tell_failure(found, view)
     return 0 if view.state == "completed" else 1
+
+
+def _tell_failure(found: Experiment, view: ExperimentView) -> None:
+    """What the first trial that failed said last: the reason of most failures of all."""
+    failed = next(iter(found.trials(state="failed", limit=1)), None) if view.trials_failed else None
+    if failed is None:
+        return
+    typer.echo(f"clutch: trial {failed.trial}: {failed.detail}; its last lines:", err=True)
+    for line in found.trial(failed.trial).task.output(tail=LAST_LINES):
+        typer.echo(f"  {line.text}", err=True)
+    typer.echo(f"clutch: all of it: clutch trial logs {failed.key}", err=True)
 
 
 def _screen(found: Experiment) -> ExperimentView:

@@ -20,6 +20,7 @@
     │   ├── Unavailable          503  unavailable        not now
     │   │   └── PeerLost         503  peer_lost          a rank of a group died, left or is not heard; ``ranks`` says which
     │   ├── TimedOut             504  timed_out          a deadline passed
+    │   ├── DataMissing          503  data_missing       files that a program needs are not on this node
     │   ├── DiskFull             507  disk_full          nothing was written
     │   ├── Corrupt              500  corrupt            stored bytes fail their checksum; nothing was changed
     │   └── TooNew               500  too_new            stored by a newer release than this one

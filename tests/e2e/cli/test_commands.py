@@ -76,11 +76,11 @@ def test_errors_say_cause_object_and_next_step() -> None:
 
 
 def test_the_demo_ends_well() -> None:
-    out = clutch("demo", "--plain")
+    out = clutch("demo", "day", "--plain")
     assert out.returncode == 0, out.stdout + out.stderr
     assert "every promise held" in out.stdout
     assert "what went wrong on the way" in out.stdout
-    hint = out.stdout.rpartition("clutch demo --story ")[2].split()[0]
-    told = clutch("demo", "--story", hint)
+    hint = out.stdout.rpartition("clutch demo day --story ")[2].split()[0]
+    told = clutch("demo", "day", "--story", hint)
     assert told.returncode == 0, told.stderr
     assert hint in told.stdout
