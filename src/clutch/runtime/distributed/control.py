@@ -35,6 +35,7 @@ WAITS_AFTER_S = 1.0
 VERDICT_WITHIN_S = 2.0
 CONNECT_AGAIN_S = 0.25
 LINGER_MS = 1_000
+GOODBYE_WITHIN_S = 1.0
 _ZAP = "inproc://zeromq.zap.01"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _WATCHED = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -192,7 +193,7 @@ class Control:
         try:
             while not self._closing:
                 self._once()
-            self._leave()
+            self._leave(time.monotonic() + GOODBYE_WITHIN_S)
         except Exception as error:  # whatever it is, nobody may wait for ever
             cause = f"the thread of its group failed: {type(error).__name__}: {error}"
             with suppress(Exception):
@@ -221,7 +222,7 @@ class Control:
             if socket is not None:
                 if socket in ready:
                     self._drain()
-                if self._monitor in ready:
+                if self._monitor is not None and self._monitor in ready:
                     self._hear_connections()
             self._tick(time.monotonic())
             if socket is not self._socket:
@@ -240,18 +241,38 @@ class Control:
             self._again_at = 0.0
             self._connect()
 
-    def _leave(self) -> None:
+    def _leave(self, until: float) -> None:
+        """Who ends a connection with something unread in it takes its own last words back, so both sides take turns:
+        a rank waits for the chief to repeat its goodbye, the chief for the others to hang up."""
         while self._outbox:
             self._say_up(self._outbox.popleft())
-        if self.welcome is not None:
-            self._say_up(Left(self._seat.rank, dict(self._calls.made)))
+        if self.welcome is None or self._socket is None or (self._chief is None and not self._up):
+            return
+        self._say_up(Left(self._seat.rank, dict(self._calls.made)))
+        poller = zmq.Poller()
+        for socket in (self._socket, self._monitor, self._zap):
+            poller.register(socket, zmq.POLLIN)
+        while self._expected() and (left := until - time.monotonic()) > 0:
+            poller.poll(int(left * 1000) + 1)
+            self._on_zap()
+            self._drain()
+            self._hear_connections()
+
+    def _expected(self) -> bool:
+        """Whether somebody has yet to answer our goodbye."""
+        if self._chief is not None:
+            return bool(self._routes)
+        return self._up and self._seat.rank not in self.left
 
     def _close_sockets(self) -> None:
         self._zap.close(0)
+        self._close_connection(LINGER_MS)
+
+    def _close_connection(self, linger_ms: int) -> None:
         if self._socket is not None and self._monitor is not None:
             self._socket.disable_monitor()
             self._monitor.close(0)
-            self._socket.close(LINGER_MS)
+            self._socket.close(linger_ms)
             self._socket = self._monitor = None
 
     # ------------------------------------------------------------------------------------------------ connections
@@ -272,10 +293,7 @@ class Control:
 
     def _connect(self) -> None:
         """To every port at which the chief may be. Only one of them can prove the chief's key."""
-        if self._socket is not None and self._monitor is not None:
-            self._socket.disable_monitor()
-            self._monitor.close(0)
-            self._socket.close(0)
+        self._close_connection(0)
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._prepare(socket)
         socket.set(zmq.IMMEDIATE, 1)
@@ -307,7 +325,7 @@ class Control:
         elif kind == zmq.EVENT_DISCONNECTED and value in self._connections:
             self._drain()  # its last words come before its end
             rank = self._connections.pop(value)
-            self._routes.pop(rank, None)
+            self._routes.pop(rank, None)  # if it has not left
             self._act(self._chief.lost(rank))
 
     def _on_chief(self, kind: int, endpoint: str) -> None:
@@ -323,6 +341,7 @@ class Control:
             self._say_up(Hello(self._seat, self._meeting.keys.public))
         elif self._up and kind == zmq.EVENT_DISCONNECTED:
             self._drain()
+            self._up = False
             if 0 not in self.left:
                 cause = "it died, or its node cannot be reached"
                 error = PeerLost(cause, object="rank 0", next_step="See why, then start the ranks again.")
@@ -417,6 +436,8 @@ class Control:
                     self._socket.send_multipart([route, encoded], zmq.NOBLOCK)
             if to is None or to == 0:
                 self._on_note(note)
+            if isinstance(note, Left):
+                self._routes.pop(note.rank, None)  # this was the last that it hears
 
     def _on_note(self, note: AnyNote) -> None:
         """What the chief says to this rank."""
@@ -425,14 +446,19 @@ class Control:
         elif isinstance(note, notes.WhereAreYou):
             self._say_up(IAmAt(note.number, dict(self._calls.made), self._calls.current))
         else:
+            hangs_up = False
             with self.changed:
                 if isinstance(note, Welcome):
                     self.welcome = note
                 elif isinstance(note, Left):
                     self.left = {**self.left, note.rank: note.made}
+                    hangs_up = note.rank == 0 and self._chief is None
                 elif isinstance(note, Granted):
                     self.granted[note.agreement] = note
                 self.changed.notify_all()
+            if hangs_up:
+                self._up = False
+                self._close_connection(0)
 
     def _set_failed(self, failed: Failed) -> None:
         with self.changed:

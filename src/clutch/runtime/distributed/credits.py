@@ -13,6 +13,7 @@ from __future__ import annotations
 FIRST_LIMIT = 2
 WINDOW_MIN, WINDOW_MAX = 2, 1 << 16
 HORIZON_S = 0.05
+MEASURE_S = 0.01
 
 
 class Desk:
@@ -22,8 +23,10 @@ class Desk:
         self.limit = FIRST_LIMIT
         self.stop = 0
         self._window = WINDOW_MIN
+        self._wanted = WINDOW_MIN
         self._highest = 0
-        self._highest_at = 0.0
+        self._since = 0.0
+        self._since_count = 0
 
     def heard(self, count: int, asks: bool, waits: bool, now: float) -> bool:
         """A rank is at this call. Whether everybody must be told of a new limit or the stop."""
@@ -34,7 +37,7 @@ class Desk:
             self.stop = self.limit + 1
             return True
         if waits and count > self.limit:
-            self._window = min(self._window * 2, WINDOW_MAX)
+            self._window = min(self._window * 2, max(4 * self._wanted, 4 * WINDOW_MIN), WINDOW_MAX)
         beyond = self._highest + self._window
         if beyond - self.limit < max(1, self._window // 4) and count <= self.limit:
             return False
@@ -42,12 +45,16 @@ class Desk:
         return True
 
     def _pace(self, count: int, now: float) -> None:
-        if count <= self._highest:
-            return
-        if self._highest and now > self._highest_at:
-            calls = (count - self._highest) * HORIZON_S / (now - self._highest_at)
-            self._window = int(max(WINDOW_MIN, min(calls, self._window * 2, WINDOW_MAX)))
-        self._highest, self._highest_at = count, now
+        """How many calls fit into the horizon. Reports that come in a heap say nothing about it."""
+        self._highest = max(self._highest, count)
+        if not self._since:
+            self._since, self._since_count = now, self._highest
+        elapsed = now - self._since
+        if elapsed >= MEASURE_S and self._highest > self._since_count:
+            calls = (self._highest - self._since_count) * HORIZON_S / elapsed
+            self._wanted = int(max(WINDOW_MIN, min(calls, WINDOW_MAX)))
+            self._window = min(self._wanted, self._window * 2)
+            self._since, self._since_count = now, self._highest
 
 
 class Counter:

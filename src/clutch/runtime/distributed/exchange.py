@@ -7,10 +7,22 @@ the ring of heads (to everybody) or straight to the chief, so that no head sends
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from clutch.runtime.distributed.calls import Call, Calls, contradiction
 from clutch.runtime.distributed.far import Far, Parcel
-from clutch.runtime.distributed.near import Arrived, Item, Line, Message, close_segments
+from clutch.runtime.distributed.near import (
+    INLINE_BYTES,
+    SHORT_BYTES,
+    Arrived,
+    Item,
+    Line,
+    Message,
+    beginning,
+    close_segments,
+    settled,
+)
+from clutch.runtime.distributed.payload import Packed, list_of, unpack, unpack_list
 from clutch.runtime.distributed.shape import Scope, children_of, parent_of
 
 LARGE_BYTES = 32 << 10
@@ -30,10 +42,20 @@ class Exchange:
         self._far = far
         self._look = look
 
+    def meet(self, scope: Scope, call: Call, until: float) -> None:
+        """Until all have come."""
+        items = self.gather(scope, call, (), until, SYNC_UP)
+        self.spread(scope, call, items, scope.chief, until, SYNC_DOWN)
+
     def gather(self, scope: Scope, call: Call, own: Sequence[Item], until: float, phase: int = UP) -> list[Item] | None:
-        """On the chief: the items of all ranks. Elsewhere nothing."""
-        items = self._up(scope, call, own, until, phase)
-        if items is None or len(scope.cells) == 1:
+        """On the chief: the items of all ranks, in their order. Elsewhere nothing."""
+        if self._rank != scope.head:
+            self._send_up(call, own, until, phase)
+            return None
+        items = list(own)
+        for rank in scope.cell[1:]:
+            items += self._receive(self._lines[rank], call, phase, until, rank).items
+        if len(scope.cells) == 1:
             return items
         small, large = _apart(items)
         everything = self._climb(scope, call, small, [item.rank for item in large], until, phase)
@@ -43,43 +65,68 @@ class Exchange:
                 self._far.send([scope.chief], call, AROUND, large)
             return None
         found, announced = everything
-        heads = dict.fromkeys(scope.heads[scope.cell_of(rank)] for rank in announced)
-        for head in heads:
+        for head in dict.fromkeys(scope.heads[scope.cell_of(rank)] for rank in announced):
             if head != self._rank:
                 found += self._far.receive(call, AROUND, head, until, self._look).items
-        return [*found, *large]
+        return _ordered([*found, *large])
 
     def spread(
         self, scope: Scope, call: Call, items: Sequence[Item] | None, root: int, until: float, phase: int = DOWN
     ) -> list[Item]:  # fmt: skip
-        """On every rank: the items that ``root`` has."""
-        cell, heads, index = scope.cell, scope.heads, scope.cell_index
-        root_index = scope.cell_of(root)
-        if self._rank != cell[0]:
+        """On every rank: what ``root`` has, one item or none."""
+        if self._rank != scope.head:
             if self._rank == root:
                 self._send_up(call, items or (), until, phase)
                 return list(items or ())
-            return self._receive(self._lines[cell[0]], call, phase, until).items
+            return self._receive(self._lines[scope.head], call, phase, until, root).items
         arrived: list[Arrived] = []
-        if items is None and index == root_index:
-            arrived.append(self._receive(self._lines[root], call, phase, until))
+        if items is None and scope.cell_index == scope.cell_of(root):
+            arrived.append(self._receive(self._lines[root], call, phase, until, root))
             items = arrived[0].items
-        if len(heads) > 1:
-            items = self._among_heads(scope, call, items, root_index, until, phase)
+        if len(scope.heads) > 1:
+            items = self._among_heads(scope, call, items, scope.cell_of(root), until, phase)
         assert items is not None
-        self._down(scope, call, items, until, phase, skip=root)
+        body = _short(items)
+        below = [rank for rank in scope.cell[1:] if rank != root]
+        if body is not None:
+            self._say_down(below, beginning(call, phase) + body, until)
+        else:
+            self._send_down(below, call, items, until, phase)
         close_segments((), arrived)
         return list(items)
 
-    def exchange(self, scope: Scope, call: Call, own: Sequence[Item], until: float) -> list[Item]:
-        """On every rank: the items of all ranks."""
-        items = self._up(scope, call, own, until, UP)
-        if items is None:
-            return self._receive(self._lines[scope.cell[0]], call, DOWN, until).items
+    def allgather(self, scope: Scope, call: Call, packed: Packed, until: float) -> list[Any]:
+        """On every rank: the values of all ranks. Short ones, the usual case, are never looked at on their way."""
+        own = self.item(scope, packed)
+        if self._rank != scope.head:
+            self._send_up(call, [own], until, UP)
+            came = self._hear(self._lines[scope.head], call, DOWN, until)
+            found = unpack_list(came) if isinstance(came, bytes) else _values(came.items)
+            close_segments([own] if isinstance(came, bytes) else [own, *came.items])
+            return found
+        items = [own]
+        for rank in scope.cell[1:]:
+            items += self._receive(self._lines[rank], call, UP, until, rank).items
         if len(scope.cells) > 1:
-            items = self._between(scope, call, items, until)
-        self._down(scope, call, items, until, DOWN)
-        return items
+            items = _ordered(self._between(scope, call, items, until))
+        total = 0
+        for item in items:
+            total += len(item.packed.body) if not item.packed.buffers else INLINE_BYTES
+        if total < INLINE_BYTES:
+            listed = list_of([item.packed.body for item in items])
+            self._say_down(scope.cell[1:], beginning(call, DOWN) + listed, until)
+            return unpack_list(listed)
+        self._send_down(scope.cell[1:], call, items, until, DOWN)
+        found = _values(items)
+        close_segments(items)
+        return found
+
+    def item(self, scope: Scope, packed: Packed, rank: int | None = None) -> Item:
+        """Ready to be sent: in sealed memory where others of the cell will map it."""
+        item = Item(self._rank if rank is None else rank, packed)
+        if len(scope.cell) == 1 or (not packed.buffers and len(packed.body) <= SHORT_BYTES):
+            return item
+        return settled(item)
 
     def flush(self, until: float) -> None:
         if self._far is not None:
@@ -87,29 +134,23 @@ class Exchange:
 
     # -------------------------------------------------------------------------------------------- within a cell
 
-    def _up(self, scope: Scope, call: Call, own: Sequence[Item], until: float, phase: int) -> list[Item] | None:
-        """On the head: all items of its cell."""
-        cell = scope.cell
-        if self._rank != cell[0]:
-            self._send_up(call, own, until, phase)
-            return None
-        items = list(own)
-        for rank in cell[1:]:
-            items += self._receive(self._lines[rank], call, phase, until).items
-        return items
-
     def _send_up(self, call: Call, items: Sequence[Item], until: float, phase: int) -> None:
         (line,) = self._lines.values()
+        body = _short(items)
+        if body is not None:
+            line.say(beginning(call, phase) + body, until, self._look)
+            return
         message = Message(call, phase, self._rank, items)
         try:
             line.send(message, until, self._look)
         finally:
             message.close()
 
-    def _down(
-        self, scope: Scope, call: Call, items: Sequence[Item], until: float, phase: int, skip: int | None = None
-    ) -> None:  # fmt: skip
-        below = [rank for rank in scope.cell[1:] if rank != skip]
+    def _say_down(self, below: Sequence[int], data: bytes, until: float) -> None:
+        for rank in below:
+            self._lines[rank].say(data, until, self._look)
+
+    def _send_down(self, below: Sequence[int], call: Call, items: Sequence[Item], until: float, phase: int) -> None:
         if not below:
             return
         message = Message(call, phase, self._rank, items)
@@ -119,13 +160,20 @@ class Exchange:
         finally:
             message.close()
 
-    def _receive(self, line: Line, call: Call, phase: int, until: float) -> Arrived:
-        arrived = line.receive(until, self._look)
-        if arrived.call != call or arrived.phase != phase:
-            close_segments((), [arrived])
-            own = self._calls.against(arrived.call, call)
-            raise contradiction(self._rank, own, arrived.source, arrived.call)
-        return arrived
+    def _hear(self, line: Line, call: Call, phase: int, until: float) -> bytes | Arrived:
+        came = line.hear(beginning(call, phase), until, self._look)
+        if not isinstance(came, bytes) and (came.call != call or came.phase != phase):
+            close_segments((), [came])
+            own = self._calls.against(came.call, call)
+            raise contradiction(self._rank, own, came.source, came.call)
+        return came
+
+    def _receive(self, line: Line, call: Call, phase: int, until: float, owner: int) -> Arrived:
+        """A short message holds one value, of this owner, or none."""
+        came = self._hear(line, call, phase, until)
+        if isinstance(came, bytes):
+            return Arrived(call, phase, line.rank, [Item(owner, Packed(came, []))] if came else [], [])
+        return came
 
     # -------------------------------------------------------------------------------------------- between heads
 
@@ -159,7 +207,7 @@ class Exchange:
         else:
             above = parent_of(index, len(heads))
             assert above is not None
-            parcel = self._far.receive(call, DOWN, heads[above], until, self._look, lambda parcel: below)
+            parcel = self._far.receive(call, DOWN, heads[above], until, self._look, _always(below))
             found, later = parcel.items, list(parcel.later)
         mine = {item.rank: item for item in items}
         found = [mine.get(item.rank, item) for item in found]
@@ -207,6 +255,25 @@ class Exchange:
 
 def _apart(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     return [item for item in items if item.size <= LARGE_BYTES], [item for item in items if item.size > LARGE_BYTES]
+
+
+def _short(items: Sequence[Item]) -> bytes | None:
+    """What a short message holds of these, if one can hold them."""
+    if not items:
+        return b""
+    packed = items[0].packed
+    if len(items) > 1 or packed.buffers or len(packed.body) > SHORT_BYTES:
+        return None
+    body: bytes = packed.body
+    return body
+
+
+def _ordered(items: list[Item]) -> list[Item]:
+    return sorted(items, key=lambda item: item.rank)
+
+
+def _values(items: Sequence[Item]) -> list[Any]:
+    return [unpack(item.packed) for item in items]
 
 
 def _always(to: list[int]) -> Callable[[Parcel], list[int]]:

@@ -4,7 +4,8 @@ A head pulls from one socket and has a socket of its own towards each head that 
 kept apart, because a fast head may be a few calls ahead. A message of more than ``PIECE_BYTES`` goes in pieces, which
 are passed on as they come: a long way around a ring costs little more than a short one.
 
-A buffer of a caller is sent without a copy, so a call ends only when ZeroMQ has let go of it (``flush``).
+Buffers are sent and passed on without a copy. Callers may write to what they sent and what they got, so a call ends
+only when ZeroMQ has let go of it (``flush``).
 """
 
 from __future__ import annotations
@@ -109,25 +110,28 @@ class Far:
             Part(item.rank, bytes(item.packed.body), tuple(b.nbytes for b in item.packed.buffers)) for item in items
         ]
         parts += [Part(rank, b"", later=True) for rank in later]
-        buffers = [(buffer, item.segment is None) for item in items for buffer in item.packed.buffers]
-        total = sum(buffer.nbytes for buffer, _ in buffers)
+        buffers = [buffer for item in items for buffer in item.packed.buffers]
+        total = sum(buffer.nbytes for buffer in buffers)
         heading = Heading(self._rank, call, phase, tuple(parts), 0, chain)
         if total <= COPY_BELOW_BYTES:
-            frames: list[Any] = [_encode(heading), *[buffer for buffer, _ in buffers]]
+            frames: list[Any] = [_encode(heading), *buffers]
             for rank in to:
                 self._push(rank).send_multipart(frames)
             return
-        made = [(piece, theirs) for buffer, theirs in buffers for piece in _cut(buffer)]
+        made = [piece for buffer in buffers for piece in _cut(buffer)]
         heading = msgspec.structs.replace(heading, pieces=len(made))
         head, piece_head = _encode(heading), _encode(Piece(self._rank))
         for rank in to:
             push = self._push(rank)
             push.send(head)
-            for piece, theirs in made:
-                push.send(piece_head, zmq.SNDMORE)
-                tracker = push.send(piece, copy=False, track=theirs)
-                if theirs and tracker is not None:
-                    self._sent.append(tracker)
+            for piece in made:
+                self._send_piece(push, piece_head, piece)
+
+    def _send_piece(self, push: zmq.Socket[bytes], head: bytes, piece: memoryview) -> None:
+        push.send(head, zmq.SNDMORE)
+        tracker = push.send(piece, copy=False, track=True)
+        if tracker is not None:
+            self._sent.append(tracker)
 
     def flush(self, until: float, look: Callable[[], None]) -> None:
         """Until what was sent may be changed by whom it belongs to."""
@@ -182,9 +186,9 @@ class Far:
 
         def piece() -> memoryview:
             frames = self._next(heading.source, until, look)
-            for push in to:
-                push.send_multipart([piece_head, frames[1]], copy=False)
             view: memoryview = frames[1].buffer
+            for push in to:
+                self._send_piece(push, piece_head, view)
             return view
 
         found: list[memoryview] = []

@@ -17,6 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clutch.runtime.distributed.calls import Call, Calls
+from clutch.runtime.distributed.near import LineEnded
+from clutch.runtime.distributed.notes import Failed, Waits
 from clutch.runtime.distributed.payload import Packed, pack, unpack
 from clutch.runtime.distributed.reducers import Reducer, as_two_steps, name_of
 from clutch.runtime.distributed.shape import Scope, Seat, Shape, arrange, check_seat
@@ -225,20 +227,17 @@ class Group:
         if len(scope.ranks) == 1:
             return [self._alone(packed)]
 
-        def run(exchange: Exchange, call: Call, until: float) -> list[Any]:
-            own = _settled(scope, self.rank, packed)
-            items = exchange.exchange(scope, call, [own], until)
-            values = _values(items)
-            _let_go(items, own)
-            return values
-
-        return self._call(scope, _Step("allgather", timeout_s), run)
+        return self._call(
+            scope,
+            _Step("allgather", timeout_s),
+            lambda exchange, call, until: exchange.allgather(scope, call, packed, until),
+        )
 
     def _barrier(self, scope: Scope, timeout_s: float) -> None:
         if len(scope.ranks) == 1:
             return self.check()
         return self._call(
-            scope, _Step("barrier", timeout_s), lambda exchange, call, until: _meet(exchange, scope, call, until)
+            scope, _Step("barrier", timeout_s), lambda exchange, call, until: exchange.meet(scope, call, until)
         )
 
     def _broadcast(self, scope: Scope, value: T, root: int, timeout_s: float) -> T:
@@ -251,7 +250,7 @@ class Group:
             return value
 
         def run(exchange: Exchange, call: Call, until: float) -> T:
-            own = _settled(scope, source, packed) if packed is not None else None
+            own = exchange.item(scope, packed) if packed is not None else None
             items = exchange.spread(scope, call, [own] if own is not None else None, source, until)
             found = value if own is not None else _values(items)[0]
             _let_go(items)
@@ -267,11 +266,11 @@ class Group:
             return steps.across([self._alone(packed)])
 
         def run(exchange: Exchange, call: Call, until: float) -> Any:
-            own = _settled(scope, self.rank, packed)
+            own = exchange.item(scope, packed)
             items = exchange.gather(scope, call, [own], until)
             answer = _reduced(steps, items) if items is not None else None
             _let_go(items or (), own)
-            made = _settled(scope, self.rank, answer[0]) if answer is not None else None
+            made = exchange.item(scope, answer[0]) if answer is not None else None
             spread = exchange.spread(scope, call, [made] if made is not None else None, scope.chief, until)
             done, result = unpack(spread[0].packed)
             _let_go(spread)
@@ -293,7 +292,7 @@ class Group:
             return finish([Item(self.rank, _copied(packed))])
 
         def run(exchange: Exchange, call: Call, until: float) -> Any:
-            own = _settled(scope, self.rank, packed)
+            own = exchange.item(scope, packed)
             items = exchange.gather(scope, call, [own], until)
             self._settle(exchange, scope, call, until)
             try:
@@ -314,13 +313,10 @@ class Group:
         loose = self._loose.get(scope.key, 0) + 1
         self._loose[scope.key] = loose % LOOSE_MAX
         if loose >= LOOSE_MAX:
-            _meet(exchange, scope, call, until)
+            exchange.meet(scope, call, until)
 
     def _call(self, scope: Scope, step: _Step, run: Callable[[Exchange, Call, float], T]) -> T:
         """One call, from its number to what is raised if it does not succeed."""
-        from clutch.runtime.distributed.near import LineEnded
-        from clutch.runtime.distributed.notes import Failed, Waits
-
         with self._turn:
             self.check()
             session, exchange = self._session, self._exchange
@@ -335,6 +331,8 @@ class Group:
                 return found
             except _Theirs as error:
                 raise error.error from error.error.__cause__
+            except PeerLost:
+                raise
             except LineEnded as error:
                 lost = PeerLost("it died", object=f"rank {error.rank}", ranks=(error.rank,))
                 session.control.verdict(Failed(lost.view(), (error.rank,)))
@@ -344,8 +342,6 @@ class Group:
                 raise TimedOut(
                     f"{error.object} did not come to {call} within {step.timeout_s:g} s", object="group"
                 ) from error
-            except PeerLost:
-                raise
             except ClutchError as error:
                 if not session.control.failed:
                     session.control.verdict(Failed(error.view()))
@@ -375,29 +371,14 @@ class _Theirs(Exception):
         self.error = error
 
 
-def _meet(exchange: Exchange, scope: Scope, call: Call, until: float) -> None:
-    from clutch.runtime.distributed.exchange import SYNC_DOWN, SYNC_UP
-
-    items = exchange.gather(scope, call, (), until, SYNC_UP)
-    exchange.spread(scope, call, items, scope.chief, until, SYNC_DOWN)
-
-
-def _settled(scope: Scope, rank: int, packed: Packed) -> Item:
-    """Ready to be sent: in sealed memory where others of the cell will map it."""
-    from clutch.runtime.distributed.near import Item, settled
-
-    item = Item(rank, packed)
-    return settled(item) if len(scope.cell) > 1 else item
-
-
 def _values(items: list[Item]) -> list[Any]:
-    return [unpack(item.packed) for item in sorted(items, key=lambda item: item.rank)]
+    return [unpack(item.packed) for item in items]
 
 
 def _let_go(items: Any, own: Item | None = None) -> None:
-    from clutch.runtime.distributed.near import close_segments
-
-    close_segments([*items, own] if own is not None else items)
+    for item in items if own is None else (*items, own):
+        if item.segment is not None:
+            item.segment.close()
 
 
 def _copied(packed: Packed) -> Packed:

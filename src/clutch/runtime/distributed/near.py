@@ -15,6 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import NoReturn, TypeVar
 
 import msgspec
 
@@ -77,7 +78,21 @@ class Arrived(msgspec.Struct):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Envelope).decode
 _decode_items = msgspec.msgpack.Decoder(tuple[Layout, ...]).decode
+_decode_beginning = msgspec.msgpack.Decoder(tuple[Call, int]).decode
 _PREFIX = struct.Struct("<I")
+_BEGINNING = struct.Struct("<BH")
+_SHORT, _LONG = 1, 2
+_FOLLOWS = bytes([_LONG])
+"""Says that a message with segments comes next."""
+SHORT_BYTES = 4 << 10
+"""A value up to so long, without buffers, goes as a short message."""
+W = TypeVar("W")
+
+
+def beginning(call: Call, phase: int) -> bytes:
+    """With what every short message of this phase begins, whoever sends it."""
+    said = _encode((call, phase))
+    return _BEGINNING.pack(_SHORT, len(said)) + said
 
 
 class Line:
@@ -87,7 +102,7 @@ class Line:
         self.rank = rank
         self._wire = wire
         self._buffer = bytearray(MESSAGE_BYTES)
-        self.ended = False
+        self._view = memoryview(self._buffer)
         wire.setblocking(True)
         timeval = struct.pack("ll", 0, int(SLICE_S * 1e6))
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
@@ -97,48 +112,68 @@ class Line:
 
     def send(self, message: Message, until: float, look: Callable[[], None]) -> None:
         """Until the kernel has it. ``look`` raises if there is no sense in waiting any longer."""
-        while not self.ended:
-            try:
-                if message.descriptors:
-                    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, message.descriptors)]
-                    self._wire.sendmsg([message.data], rights)
-                else:
-                    self._wire.send(message.data)
-                return
-            except BlockingIOError:
-                look()
-                if time.monotonic() >= until:
-                    raise TimedOut("it takes nothing", object=f"rank {self.rank}") from None
-            except (BrokenPipeError, ConnectionResetError):
-                self.ended = True
-        self._wait_for_verdict(until, look)
+        self.say(_FOLLOWS, until, look)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, message.descriptors)] if message.descriptors else []
+        self._wait(lambda: self._wire.sendmsg([message.data], rights), until, look)
 
-    def receive(self, until: float, look: Callable[[], None]) -> Arrived:
-        while not self.ended:
+    def say(self, data: bytes, until: float, look: Callable[[], None]) -> None:
+        """Send a short message, which begins as its receiver expects."""
+        try:
+            self._wire.send(data)
+        except OSError:
+            self._wait(lambda: self._wire.send(data), until, look)
+
+    def hear(self, expected: bytes, until: float, look: Callable[[], None]) -> bytes | Arrived:
+        """What comes behind the expected beginning of a short message, or a message of the other kind."""
+        try:
+            size = self._wire.recv_into(self._buffer)
+        except OSError:
+            size = self._wait(lambda: self._wire.recv_into(self._buffer), until, look)
+        if not size:
+            self._wait_for_verdict(until, look)
+        if self._buffer.startswith(expected, 0, size):
+            return bytes(self._view[len(expected) : size])
+        if self._buffer.startswith(_FOLLOWS, 0, size):
+            return self._receive(until, look)
+        return self._unexpected(size)
+
+    def _receive(self, until: float, look: Callable[[], None]) -> Arrived:
+        size, ancillary, flags, _ = self._wait(lambda: self._wire.recvmsg_into([self._buffer], _ANCILLARY), until, look)
+        if not size and not ancillary:
+            self._wait_for_verdict(until, look)
+        segments = _segments_in(ancillary)
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            _close(segments)
+            raise Corrupt("a message that is cut short", object=f"rank {self.rank}")
+        return _opened(self._view[:size], segments, self.rank)
+
+    def _unexpected(self, size: int) -> Arrived:
+        """A short message of another call."""
+        try:
+            length = _BEGINNING.unpack_from(self._buffer)[1]
+            call, phase = _decode_beginning(self._view[_BEGINNING.size : _BEGINNING.size + length])
+        except (msgspec.MsgspecError, struct.error) as error:
+            raise Corrupt(f"a message that does not decode: {error}", object=f"rank {self.rank}") from error
+        return Arrived(call, phase, self.rank, [], [])
+
+    def _wait(self, attempt: Callable[[], W], until: float, look: Callable[[], None]) -> W:
+        """Try again every ``SLICE_S``: the kernel ends each attempt by then."""
+        while True:
             try:
-                size, ancillary, flags, _ = self._wire.recvmsg_into([self._buffer], _ANCILLARY)
+                return attempt()
             except BlockingIOError:
                 look()
                 if time.monotonic() >= until:
                     raise TimedOut("it did not come", object=f"rank {self.rank}") from None
-                continue
             except ConnectionResetError:
-                size, ancillary, flags = 0, [], 0
-            if not size and not ancillary:
-                self.ended = True
-                break
-            segments = _segments_in(ancillary)
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                _close(segments)
-                raise Corrupt("a message that is cut short", object=f"rank {self.rank}")
-            return _opened(memoryview(self._buffer)[:size], segments, self.rank)
-        self._wait_for_verdict(until, look)
-        raise AssertionError("unreachable")
+                continue  # said once, before what it sent last
+            except BrokenPipeError:
+                self._wait_for_verdict(until, look)
 
     def close(self) -> None:
         self._wire.close()
 
-    def _wait_for_verdict(self, until: float, look: Callable[[], None]) -> None:
+    def _wait_for_verdict(self, until: float, look: Callable[[], None]) -> NoReturn:
         """Its end is gone. The group knows best why, and hears of it at once; without word it is taken for dead."""
         until = min(until, time.monotonic() + 2.0)
         while time.monotonic() < until:

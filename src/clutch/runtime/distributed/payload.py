@@ -59,6 +59,16 @@ def unpack(packed: Packed) -> Any:
         raise Corrupt(f"a value that does not decode: {error}", object="message of a group") from error
 
 
+def list_of(bodies: list[Any]) -> bytes:
+    """The body of a list of values that have no buffers, made of their bodies."""
+    return b"".join((b"\xdd", len(bodies).to_bytes(4, "big"), *bodies))
+
+
+def unpack_list(body: Any) -> list[Any]:
+    found: list[Any] = unpack(Packed(body, []))
+    return found
+
+
 def _encoded(tree: Any) -> bytes:
     try:
         return _encode(tree)

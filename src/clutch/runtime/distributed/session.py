@@ -12,7 +12,7 @@ import zmq
 
 from clutch.runtime.distributed.calls import Calls
 from clutch.runtime.distributed.control import Control
-from clutch.runtime.distributed.exchange import DOWN, UP, Exchange
+from clutch.runtime.distributed.exchange import Exchange
 from clutch.runtime.distributed.far import Far
 from clutch.runtime.distributed.meeting import Meeting, check_meeting
 from clutch.runtime.distributed.near import Door, Line, LineEnded, enter_door
@@ -86,8 +86,7 @@ class Session:
         self.exchange = Exchange(seat.rank, self._calls, self._lines, far, look)
         call = self._calls.enter(world.key, "meeting", time.monotonic())
         try:
-            items = self.exchange.gather(world, call, (), self._until, UP)
-            self.exchange.spread(world, call, items, 0, self._until, DOWN)
+            self.exchange.meet(world, call, self._until)
         except LineEnded as error:
             raise PeerLost("it died", object=f"rank {error.rank}", ranks=(error.rank,)) from None
         finally:

@@ -41,38 +41,26 @@ class Seat(msgspec.Struct, frozen=True, array_like=True):
         return self.node or f"from {self.rank - self.local_rank}"
 
 
-class Scope(msgspec.Struct, frozen=True):
+class Scope:
     """Those who take part in a call, as one of them sees it: all ranks, or those of its node."""
 
-    name: str
-    rank: int
-    ranks: tuple[int, ...]
-    cells: tuple[tuple[int, ...], ...]
-    """In the order of their heads; the first head is the chief."""
-
-    @property
-    def chief(self) -> int:
-        return self.ranks[0]
-
-    @property
-    def key(self) -> str:
+    def __init__(self, name: str, rank: int, ranks: tuple[int, ...], cells: tuple[tuple[int, ...], ...]) -> None:
+        """``cells`` are in the order of their heads; the first head is the chief."""
+        self.name = name
+        self.rank = rank
+        self.ranks = ranks
+        self.cells = cells
+        self.chief = ranks[0]
+        self.key = f"{name}:{ranks[0]}"
         """The same for all who take part, and for nobody else."""
-        return f"{self.name}:{self.ranks[0]}"
-
-    @property
-    def cell_index(self) -> int:
-        return self.cell_of(self.rank)
-
-    @property
-    def cell(self) -> tuple[int, ...]:
-        return self.cells[self.cell_index]
-
-    @property
-    def heads(self) -> tuple[int, ...]:
-        return tuple(cell[0] for cell in self.cells)
+        self._cell_of = {member: index for index, cell in enumerate(cells) for member in cell}
+        self.cell_index = self._cell_of[rank]
+        self.cell = cells[self.cell_index]
+        self.head = self.cell[0]
+        self.heads = tuple(cell[0] for cell in cells)
 
     def cell_of(self, rank: int) -> int:
-        return next(index for index, cell in enumerate(self.cells) if rank in cell)
+        return self._cell_of[rank]
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -123,7 +111,12 @@ def arrange(seats: Sequence[Seat]) -> Shape:
                 object=f"node of rank {members[0].rank}",
                 next_step="Count local ranks from 0 on each node, and say how many there are.",
             )
-        nodes.append(tuple(seat.rank for seat in members))
+        ranks = tuple(seat.rank for seat in members)
+        if list(ranks) != sorted(ranks):
+            raise BadRequest(
+                f"its local ranks do not grow with its ranks: {ranks[:16]}", object=f"node of rank {min(ranks)}"
+            )
+        nodes.append(ranks)
     return Shape(tuple(ordered), tuple(sorted(nodes, key=min)))
 
 
