@@ -261,6 +261,16 @@ def test_a_list_of_problems_is_read_as_it_was_written(found: list[tuple[str, str
         ({"bind_mounts": [{"host_path": "a", "container_path": "/b"}]}, "bind_mounts[0].host_path", "absolute"),
         ({"bind_mounts": [{"host_path": "/a", "container_path": "."}]}, "bind_mounts[0].container_path", "absolute"),
         (
+            {"bind_mounts": [{"host_path": "/a", "container_path": "a/../b"}]},
+            "bind_mounts[0].container_path",
+            "absolute",
+        ),
+        (
+            {"bind_mounts": [{"host_path": "/a", "container_path": "b"}], "environment": {"image": "i"}},
+            "bind_mounts[0].container_path",
+            "a container needs",
+        ),
+        (
             {"bind_mounts": [{"host_path": "/a", "container_path": "/b"}] * 2},
             "bind_mounts[1].container_path",
             "same place",

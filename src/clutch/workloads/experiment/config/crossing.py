@@ -30,7 +30,8 @@ def cross_problems(config: dict[str, Any], *, partial: bool) -> list[Problem]:
         *_storage(config),
         *_twice(config),
     ]
-    return found if partial else [*found, *_searcher(config), *_resources(config), *_hdfs(config), *_launch(config)]
+    whole = (_searcher, _resources, _hdfs, _launch, _mounts)
+    return found if partial else [*found, *(problem for check in whole for problem in check(config))]
 
 
 def cross_notices(config: dict[str, Any]) -> list[ConfigProblem]:
@@ -158,6 +159,17 @@ def _hdfs(config: dict[str, Any]) -> Iterator[Problem]:
         yield Problem("checkpoint_storage.url", "host or path are set as well", "Keep one way to say it.")
     if not storage.get("url") and not storage.get("host"):
         yield Problem("checkpoint_storage.url", "it is missing", "Write hdfs://HOST:PORT/FOLDER.")
+
+
+def _mounts(config: dict[str, Any]) -> Iterator[Problem]:
+    mounts = config.get("bind_mounts")
+    if not _at(config, "environment", "image") or not isinstance(mounts, list):
+        return
+    for number, mount in enumerate(mounts):
+        target = mount.get("container_path") if isinstance(mount, dict) else None
+        if isinstance(target, str) and target and not target.startswith("/"):
+            problem = f"{target[:200]!r} is not an absolute path, which a container needs"
+            yield Problem(dotted(("bind_mounts", number, "container_path")), problem, "Begin with '/'.")
 
 
 def _launch(config: dict[str, Any]) -> Iterator[Problem]:

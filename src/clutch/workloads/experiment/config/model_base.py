@@ -94,6 +94,15 @@ def _folder(value: str) -> str:
     return value
 
 
+def _target(value: str) -> str:
+    """Where a mount appears: anywhere in a container, inside the working directory of a process."""
+    parts = value.split("/")
+    if ".." in parts or "\0" in value or not any(part not in ("", ".") for part in parts):
+        hint = "Begin with '/', or name a place in the working directory; leave '..' out."
+        raise wrong(f"{value[:200]!r} is not an absolute path, nor one in the working directory", hint)
+    return value
+
+
 def _prefix(value: str) -> str:
     if ".." in value.split("/") or "\0" in value or "\\" in value:
         raise wrong(f"{value[:200]!r} leads out of its place", "Leave '..' out.")
@@ -130,6 +139,7 @@ SecretName = Annotated[str, BeforeValidator(_secret)]
 Line = Annotated[str, Field(max_length=200), AfterValidator(_line)]
 Label = Annotated[str, Field(max_length=100), AfterValidator(_word)]
 Folder = Annotated[str, AfterValidator(_folder)]
+Target = Annotated[str, AfterValidator(_target)]
 Prefix = Annotated[str, Field(max_length=400), AfterValidator(_prefix)]
 Pattern = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_regex)]
 Size = Annotated[Any, BeforeValidator(_size), WithJsonSchema({"type": ["integer", "string"], "examples": ["1.5G"]})]
