@@ -19,6 +19,7 @@ from clutch.workloads.experiment.config.model_base import (
     Pattern,
     SecretName,
     Size,
+    Target,
     Whole,
     Written,
     wrong,
@@ -97,7 +98,7 @@ class WrittenMount(Written):
     """A folder or file of the node that the program sees."""
 
     host_path: Folder
-    container_path: Folder
+    container_path: Target
     read_only: Flag = False
 
 
