@@ -7,8 +7,8 @@ or in an experiment's configuration:
     entrypoint: [python, hello.py]
     launch: {class: "mpi_like:MpiLike"}
 
-``launch`` is called once on each node, after all members have met, and answers with what is executed there in the place
-of the command. It may write files; it starts nothing itself. Here ``local_run.py`` starts the ranks of this node; with a
+``launch`` is called once on each node, after all members have met, and answers with what is executed there instead of
+the command. It may write files; it starts nothing itself. Here ``local_run.py`` starts the ranks of this node; with a
 real MPI it would be ``mpirun`` on the first node and a daemon on the others.
 """
 

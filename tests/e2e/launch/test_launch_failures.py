@@ -1,4 +1,4 @@
-"""Ranks that die, supervisors that are killed, launchers that are not there: everybody ends, and the reason names who."""
+"""Ranks that die, supervisors that are killed, launchers that are not there: all end, and the reason names who."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_nothing_survives_a_supervisor_that_is_killed(two_nodes: Ground, tmp_pat
     while "supervisor_main" in _command(_parent(top)) or "torchrun" in _command(_parent(top)):
         top = _parent(top)
     assert top != rank and "supervisor_main" in _command(top)
-    helpers = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _command(pid) == "sleep 601"]
+    helpers = [pid for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")) if _command(pid) == "sleep 601"]
     assert len(helpers) == 5
     os.kill(top, signal.SIGKILL)
     until(lambda: all(gone(pid) for pid in [*everybody, *helpers]), "nothing of it is left on both nodes", 10)

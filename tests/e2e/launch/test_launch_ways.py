@@ -20,7 +20,8 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([1 + dist.get_rank()])
 dist.all_reduce(total)
-print(f"rank {dist.get_rank()} of {dist.get_world_size()} local {os.environ['LOCAL_RANK']} sum {int(total)}", flush=True)
+rank, size = dist.get_rank(), dist.get_world_size()
+print(f"rank {rank} of {size} local {os.environ['LOCAL_RANK']} sum {int(total)}", flush=True)
 dist.destroy_process_group()
 """
 ACCELERATED = """
