@@ -12,8 +12,8 @@
       - "at 9: exit"              # end as if all were done
 
 Further actions: ``sleep S``; ``wait PATH`` until that exists, or one of its name with ``.TRIAL`` behind it; ``touch
-PATH``; ``invalid REASON``; ``text NAME=VALUE``, which reports a word; ``vanish``, a checkpoint whose folder is gone
-before it is whole; ``stubborn``, which from then on does not leave when asked.
+PATH``; ``invalid REASON``; ``text NAME=VALUE``, which reports a word, as nobody should; ``vanish``, a checkpoint whose
+folder is gone before it is whole; ``stubborn``, which from then on does not leave when asked.
 
 What it computes is a function of the seed and the steps that were done, one after the other: a trial that was
 interrupted and went on from its checkpoint ends with the same numbers and files as one that was not, and a step that
