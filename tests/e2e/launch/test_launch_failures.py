@@ -254,3 +254,23 @@ def test_a_command_that_is_not_there(two_nodes: Ground) -> None:
         detail = two_nodes.run({"x": ""}, ("no-such-program",), launch, roles=ONE)
         assert detail.exit_code == 127 and "no such command on this node" in reasons(detail), reasons(detail)
         assert rank in reasons(detail)
+
+
+COLLECTIVE = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == int(sys.argv[1]):
+    sys.stderr.write("the culprit\\n")
+    os._exit(7)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize("launch", [RanksLaunch(), TorchrunLaunch()], ids=["ranks", "torchrun"])
+def test_the_one_that_failed_first_is_named_not_its_victims(two_nodes: Ground, launch: Launching) -> None:
+    """The others fail as well, an instant later, because their peer is gone."""
+    for culprit in (0, 4):
+        detail = two_nodes.run({"program.py": COLLECTIVE}, (*PYTHON, str(culprit)), launch)
+        assert f"rank {culprit} exited with code 7; its last lines: the culprit" in reasons(detail), reasons(detail)

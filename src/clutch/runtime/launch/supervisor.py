@@ -30,7 +30,8 @@ PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 ENDS = "ends"
-"""The FIFO over which ranks below somebody else's launcher say how they failed."""
+"""The FIFO over which ranks below somebody else's launcher say how they failed, and that they are there at all: each
+holds it open as long as it lives."""
 
 
 _ending = msgspec.json.Decoder(tuple[str, int, list[str]])
@@ -110,11 +111,12 @@ class Supervisor:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._poll.register(self._wake, select.POLLIN)
-        self._ends = -1
+        self._ends, self._ends_path = -1, Path()
         if folder:
             path = Path(folder, ENDS)
             os.mkfifo(path, 0o600)
-            self._ends = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._ends_path = path
+            self._ends = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._poll.register(self._ends, select.POLLIN)
 
     def add(self, who: str, process: subprocess.Popen[bytes], makers: list[Lines | Raw]) -> None:
@@ -154,11 +156,13 @@ class Supervisor:
         if self._kill_at is not None:
             dues.append(self._kill_at)
         wait_ms = max(0, min((due - now) * 1000 + 1 for due in dues)) if dues else None
-        for fd, _ in self._poll.poll(wait_ms):
+        for fd, event in self._poll.poll(wait_ms):
             if fd == self._wake:
                 self._drain_wake()
             elif fd == self._ends:
                 self._hear()
+                if event & select.POLLHUP:
+                    self._no_rank_left()
             else:
                 self._pump(fd)
         now = time.monotonic()
@@ -218,6 +222,18 @@ class Supervisor:
         for child in self.children:
             if child.process.returncode is None:
                 child.send(signal.SIGTERM)
+
+    def _no_rank_left(self) -> None:
+        """After a failure a launcher has nothing more to say, and may take seconds for it; else new ranks may come."""
+        self._poll.unregister(self._ends)
+        if self.failure is not None:
+            for child in self.children:
+                child.send(signal.SIGKILL)
+            return
+        again = os.open(self._ends_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # first: nothing is lost between
+        os.close(self._ends)
+        self._ends = again
+        self._poll.register(self._ends, select.POLLIN)
 
     def _hear(self) -> None:
         if self._ends < 0:

@@ -99,6 +99,7 @@ def one(argv: list[str], environment: dict[str, str]) -> None:
     """A rank under somebody else's launcher."""
     dies_with_parent()
     folder = environment.get("CLUTCH_RANKS_FOLDER", "")
+    ends = _speaking_to(folder)
     argv = argv or msgspec.json.decode(environment.pop("CLUTCH_COMMAND", "[]"), type=list[str])
     rank = next((environment[name] for name in RANK_VARIABLES if environment.get(name, "").isdecimal()), "?")
     lock = os.open(Path(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) if folder else -1
@@ -110,26 +111,30 @@ def one(argv: list[str], environment: dict[str, str]) -> None:
         supervisor.add(who, start(argv, environment), [Lines(prefix, tail), Lines(prefix, tail)])
     except (OSError, ValueError) as error:
         code, said = not_started(argv[0], error)
-        tell(folder, End(who, code, [said]))
+        tell(ends, End(who, code, [said]))
         leave(code, said, speaks=False)
     supervisor.passes_signals_on()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     supervisor.run({who: tail})
     if supervisor.failure is not None:
-        tell(folder, supervisor.failure)
+        tell(ends, supervisor.failure)
     code = supervisor.children[0].process.returncode
     end_with(code)
 
 
-def tell(folder: str, end: End) -> None:
-    """To the process around our launcher, before that launcher can know."""
-    if not folder:
-        return
-    line = msgspec.json.encode((end.who, end.code, end.tail)) + b"\n"
-    with contextlib.suppress(OSError):  # nobody listens: our exit code still says it
-        fd = os.open(Path(folder, ENDS), os.O_WRONLY | os.O_NONBLOCK)
-        os.write(fd, line)
-        os.close(fd)
+def _speaking_to(folder: str) -> int:
+    """The process around our launcher; -1: there is none. Open as long as this rank lives."""
+    try:
+        return os.open(Path(folder, ENDS), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC) if folder else -1
+    except OSError:
+        return -1
+
+
+def tell(ends: int, end: End) -> None:
+    """How this rank failed, before its launcher can know."""
+    if ends >= 0:
+        with contextlib.suppress(OSError):  # nobody listens: our exit code still says it
+            os.write(ends, msgspec.json.encode((end.who, end.code, end.tail)) + b"\n")
 
 
 def not_started(program: str, error: Exception) -> tuple[int, str]:
