@@ -2,8 +2,8 @@
 
     python comms_house.py < ORDERS
 
-``ORDERS`` is one JSON object: ``nodes`` (how many ranks each has), ``story`` (a function of this file), ``options`` for it,
-``hurt``: a list of [seconds after all have met, rank, signal]. It answers with one JSON object for each rank, by rank.
+``ORDERS`` is one JSON object: ``nodes`` (how many ranks each has), ``story`` (a function of this file), ``options`` for
+it, ``hurt``: a list of [seconds after all have met, rank, signal]. It answers with one JSON object for each rank.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from clutch.wire.push import Roster
 
 MEET_WITHIN_S = 600.0
 HEARTBEAT_S = 0.4
-DEAD_AFTER_S = 1.6
+DEAD_AFTER_S = 2.2
 _NO_KEYS = "Start it under a cluster, use Group.from_torch, or give every rank the same CLUTCH_SECRET_KEY."
 
 

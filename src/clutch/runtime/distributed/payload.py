@@ -25,6 +25,9 @@ _INT_MIN, _INT_LIMIT = -(1 << 63), 1 << 64
 _SCALARS = frozenset((type(None), bool, float, str))
 _KEYS = frozenset((type(None), bool, int, float, str, bytes))
 _NUMPY_KINDS = "biufcSUmM"
+_UNDECODABLE = (
+    msgspec.MsgspecError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RuntimeError,
+)  # fmt: skip
 _encode = msgspec.msgpack.Encoder().encode
 _plain_decode = msgspec.msgpack.Decoder().decode
 
@@ -55,7 +58,7 @@ def unpack(packed: Packed) -> Any:
             return _bare.decode(packed.body)
         hook = _Unpacker(packed.buffers).hook
         return msgspec.msgpack.Decoder(ext_hook=hook).decode(packed.body)
-    except (msgspec.MsgspecError, ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:
+    except _UNDECODABLE as error:
         raise Corrupt(f"a value that does not decode: {error}", object="message of a group") from error
 
 
@@ -175,7 +178,7 @@ class _Unpacker:
             raise ValueError(f"an array of dtype {dtype!r}")
         buffer = self._buffers[number]
         if not buffer.nbytes:
-            return numpy.empty(shape, dtype)
+            return numpy.empty(_empty(shape), dtype)
         return numpy.frombuffer(buffer, numpy.uint8).view(dtype).reshape(shape)
 
     def _tensor(self, data: memoryview) -> Any:
@@ -187,7 +190,7 @@ class _Unpacker:
             raise ValueError(f"a tensor of dtype {name!r}")
         buffer = self._buffers[number]
         if not buffer.nbytes:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(_empty(shape), dtype=dtype)
         return torch.frombuffer(buffer, dtype=dtype).reshape(shape)
 
 
@@ -201,6 +204,13 @@ def _key(key: Any, path: str) -> Any:
     if type(key) is int and not _INT_MIN <= key < _INT_LIMIT:
         raise BadRequest("a key beyond 64 bits cannot be sent between ranks", object=path)
     return key
+
+
+def _empty(shape: list[int]) -> list[int]:
+    """The shape of what has no bytes, which must not ask for any."""
+    if 0 not in shape:
+        raise ValueError(f"nothing is there for shape {shape}")
+    return shape
 
 
 def _big(value: int) -> Any:

@@ -1,0 +1,100 @@
+"""Ranks that die, stop, stay away, leave, or are somewhere else: every other rank hears which, in time."""
+
+import random
+import signal
+
+import pytest
+from comms_ground import House, house, hurt, in_threads, play
+
+WITHIN_S = 3.0
+SHAPES = [[4], [2, 2], [1, 1, 1], [5], [3, 1], [1, 2, 1, 2]]
+SEEDS = range(30)
+
+
+def kill(seed: int) -> tuple[list[int], int, float, int]:
+    chance = random.Random(seed)
+    nodes = chance.choice(SHAPES)
+    return nodes, chance.randrange(sum(nodes)), chance.random() * 0.3, chance.choice([0, 0, 50_000, 300_000])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_is_killed_is_named_by_all_the_others_in_time(seed: int) -> None:
+    nodes, victim, after, size = kill(seed)
+    ranks, hurt_at = hurt(nodes, "busy", [[after, victim, int(signal.SIGKILL)]], size=size)
+    assert set(hurt_at) == {victim}
+    assert "silent" in ranks[victim]
+    for one in ranks[:victim] + ranks[victim + 1 :]:
+        assert (one.get("error"), one.get("ranks")) == ("peer_lost", [victim]), f"{nodes} {one}"
+        assert f"rank {victim}" in one["said"]
+        assert one["at"] - hurt_at[victim] < WITHIN_S
+
+
+@pytest.mark.parametrize(("nodes", "victim"), [([3], 1), ([2, 2], 2), ([1, 1, 1], 0)])
+def test_who_is_stopped_is_named_by_all_the_others_in_time(nodes: list[int], victim: int) -> None:
+    ranks, hurt_at = hurt(nodes, "busy", [[0.1, victim, int(signal.SIGSTOP)]])
+    for one in ranks[:victim] + ranks[victim + 1 :]:
+        assert (one.get("error"), one.get("ranks")) == ("peer_lost", [victim]), one
+        assert one["at"] - hurt_at[victim] < WITHIN_S
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_death_while_nobody_speaks_fails_the_next_call_at_once(victim: int) -> None:
+    ranks, _ = hurt([2, 2], "idle", [[0.1, victim, int(signal.SIGKILL)]], seconds=1.0)
+    for one in ranks[:victim] + ranks[victim + 1 :]:
+        assert one["result"]["ranks"] == [victim]
+        assert one["result"]["took_s"] < 0.5
+
+
+@pytest.mark.parametrize("nodes", [[4], [2, 2], [1, 1, 1, 1]])
+def test_who_stays_away_is_named_when_the_time_is_over(nodes: list[int]) -> None:
+    for rank, one in enumerate(play(nodes, "late", who=[1, 3], seconds=3.0)):
+        assert one["code"] == "timed_out", one
+        assert "2 ranks (1, 3) did not come to allgather() #3 within 1 s" in one["said"]
+        assert one["took_s"] < (WITHIN_S if rank in (0, 2) else 0.5)
+
+
+@pytest.mark.parametrize("who", [0, 1, 3])
+def test_who_leaves_is_missed_only_in_calls_after_its_last(who: int) -> None:
+    with house([2, 2], "leaves", options={"who": who}) as ranks:
+        found, _ = ranks.finish()
+    assert found[who]["result"] == "left"
+    for one in found[:who] + found[who + 1 :]:
+        assert (one.get("error"), one.get("ranks")) == ("peer_lost", [who])
+        assert f"rank {who}: it closed its group before allgather() #3" in one["said"]
+
+
+MIXED = [
+    ([3], [["barrier"], ["barrier"], ["gather", 1]], "rank 0 is in barrier() #5 while rank 2 is in gather() #5"),
+    ([1, 1, 1], [["barrier"], ["barrier"], ["gather", 1]], "rank 0 is in barrier() #5 while rank 2 is in gather() #5"),
+    (
+        [1, 1, 1],
+        [["broadcast", 1, 2], ["broadcast", 1, 2], ["broadcast", 1, 1]],
+        "rank 0 is in broadcast(root=2) #5 while rank 2 is in broadcast(root=1) #5",
+    ),
+    ([2, 1], [["broadcast", 1, 0], ["broadcast", 1, 1], ["broadcast", 1, 0]], "broadcast(root=1) #5"),
+    ([4], [["allreduce", 1, "sum"]] * 3 + [["allreduce", 1, "max"]], "allreduce(sum) #5 while rank 3 is in"),
+    ([2], [["barrier"], ["barrier_local"]], "rank 0 is in barrier() #5 while rank 1 is in barrier_local() #1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "calls", "named"), MIXED)
+def test_ranks_in_different_calls_are_named_with_both_calls(nodes: list[int], calls: list[object], named: str) -> None:
+    with house(nodes, "mixed", options={"calls": calls}) as ranks:
+        found, _ = ranks.finish()
+    for one in found:
+        assert one.get("error") == "conflict", one
+        assert named in one["said"]
+
+
+def test_nobody_waits_for_a_group_whose_ranks_contradict_each_other() -> None:
+    """Many small groups at once, on one machine, do not disturb each other either."""
+    houses: list[House] = []
+
+    def one_more() -> None:
+        with house([2, 1], "every_collective") as ranks:
+            houses.append(ranks)
+            found, _ = ranks.finish()
+            assert all("result" in one for one in found)
+
+    in_threads([one_more] * 4)
+    assert len(houses) == 4

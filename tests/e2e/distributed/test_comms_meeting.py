@@ -1,0 +1,290 @@
+"""How ranks meet: by ports and keys, by a roster, by the environment, by torch; and who is kept out."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+from comms_ground import house
+
+from clutch.backends.transports.keys import KeyPair, new_keys
+from clutch.runtime.distributed import Group
+from clutch.runtime.distributed.meeting import Meeting, pair_from
+from clutch.runtime.rendezvous import ReservedPort
+from clutch.wire.errors import BadRequest, ClutchError, Conflict, NotAllowed, TimedOut
+from clutch.wire.push import Peer, Roster
+
+
+def free_port() -> int:
+    reserved = ReservedPort()
+    reserved.close()
+    return reserved.number
+
+
+def together(works: list[Callable[[], Any]]) -> list[Any]:
+    """Each in a thread of its own; what it returned, or the error."""
+    found: list[Any] = [None] * len(works)
+
+    def run(index: int) -> None:
+        try:
+            found[index] = works[index]()
+        except ClutchError as error:
+            found[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def joined(seat: tuple[int, int], meeting: Meeting, **options: Any) -> Callable[[], list[Any]]:
+    def work() -> list[Any]:
+        with Group.create(*seat, meeting, **options) as group:
+            return group.allgather(group.rank)
+
+    return work
+
+
+def test_a_group_of_one_needs_no_sockets_and_no_zmq() -> None:
+    program = (
+        "import sys; from clutch.runtime.distributed import Group, Agreement\n"
+        "with Group.from_environment({}) as g:\n"
+        "    assert g.allgather((1, 2)) == [(1, 2)] and g.gather(1) == [1] and g.broadcast('x') == 'x'\n"
+        "    assert g.reduce(3, 'mean') == 3 and g.allreduce_local([1.0], 'sum') == [1.0]; g.barrier()\n"
+        "    assert not Agreement(g, lambda: False).should_stop() and Agreement(g, lambda: True).should_stop()\n"
+        "assert not {'zmq', 'numpy', 'torch', 'asyncio'} & set(sys.modules), sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_stranger_is_refused_and_noted_once() -> None:
+    with house([2, 1], "waits_for_stranger", options={"seconds": 20.0}) as ranks:
+        context = zmq.Context()
+        knocks = context.socket(zmq.DEALER)
+        monitor = knocks.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        keys = new_keys()
+        knocks.curve_publickey, knocks.curve_secretkey = keys.public.encode(), keys.secret.encode()
+        knocks.curve_serverkey = ranks.about["public"].encode()
+        knocks.connect(f"tcp://127.0.0.1:{ranks.about['port']}")
+        assert monitor.poll(20_000), "it was not refused"
+        found, _ = ranks.finish()
+        knocks.disable_monitor()
+        monitor.close(0)
+        context.destroy(0)
+        assert "with an unknown key tried to join the group of 3 ranks and was refused" in found[0]["result"][0]
+        assert ranks.errors.count("clutch: ") == 1
+
+
+def test_a_program_that_is_not_ours_is_refused_too() -> None:
+    with house([2, 1], "waits_for_stranger", options={"seconds": 20.0}) as ranks:
+        stop = threading.Event()
+
+        def shout() -> None:
+            while not stop.is_set():
+                try:
+                    with socket.create_connection(("127.0.0.1", ranks.about["port"]), 1) as wire:
+                        wire.settimeout(0.5)
+                        wire.sendall(b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n" + b"\0" * 64)
+                        wire.recv(100)
+                except OSError:
+                    stop.wait(0.05)
+
+        thread = threading.Thread(target=shout)
+        thread.start()
+        found, _ = ranks.finish()
+        stop.set()
+        thread.join()
+        assert "does not prove a key" in found[0]["result"][0]
+
+
+def test_a_port_that_is_taken_is_an_error_unless_there_is_another() -> None:
+    keys = new_keys()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port, other = taken.getsockname()[1], free_port()
+        with pytest.raises(Conflict, match=f"other programs listen at port {port}"):
+            Group.create(0, 2, Meeting(ports=(port,), keys=keys, within_s=5))
+        meeting = Meeting(ports=(port, other), keys=keys, within_s=20)
+        assert together([joined((rank, 2), meeting) for rank in range(2)]) == [[0, 1], [0, 1]]
+
+
+def test_who_does_not_come_is_named() -> None:
+    meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=1.0)
+    found = together([joined((rank, 4), meeting) for rank in (0, 2)])
+    for error in found:
+        assert isinstance(error, TimedOut)
+        assert "2 ranks (1, 3) did not come within 1 s" in str(error)
+    alone = together([joined((1, 2), meeting)])[0]
+    assert isinstance(alone, TimedOut)
+    assert "rank 0 did not come within 1 s" in str(alone)
+
+
+def test_what_ranks_say_of_themselves_must_fit() -> None:
+    keys = new_keys()
+
+    def meet(seats: list[tuple[int, int, int, int]]) -> list[Any]:
+        meeting = Meeting(ports=(free_port(),), keys=keys, within_s=3)
+        return together([joined(seat[:2], meeting, local_rank=seat[2], local_size=seat[3]) for seat in seats])
+
+    for error in meet([(0, 2, 0, 2), (1, 2, 0, 1)]):
+        assert isinstance(error, BadRequest)
+        assert "contradict each other" in str(error)
+    chief, other = meet([(0, 2, 0, 1), (1, 3, 0, 1)])
+    assert isinstance(other, BadRequest)
+    assert "this group has 2 ranks" in str(other)
+    assert isinstance(chief, TimedOut)
+    twice = meet([(0, 2, 0, 1), (1, 2, 0, 1), (1, 2, 0, 1)])
+    assert sum(isinstance(error, Conflict) for error in twice) == 1
+    with pytest.raises(BadRequest, match="rank 2 is not from 0 to 1"):
+        Group.create(2, 2)
+    with pytest.raises(BadRequest, match="no place to meet"):
+        Group.create(0, 2)
+
+
+def test_a_rank_with_a_key_that_is_not_in_the_roster_is_told_so() -> None:
+    keys, foreign = new_keys(), new_keys()
+    port = free_port()
+    chief = Meeting(ports=(port,), keys=keys, within_s=2)
+    stranger = Meeting(ports=(port,), keys=foreign, chief_key=keys.public, within_s=2)
+    found = together([joined((0, 2), chief), joined((1, 2), stranger)])
+    assert isinstance(found[0], TimedOut)
+    assert isinstance(found[1], NotAllowed)
+
+
+def roster_of(pairs: list[KeyPair], port: int, rank: int, nodes: list[str]) -> Roster:
+    peers = tuple(
+        Peer(
+            rank=n, role="main", role_rank=n, node=nodes[n], addresses=("127.0.0.1",), ports=(port,),
+            public_key=pair.public, local_rank=nodes[:n].count(nodes[n]),
+        )
+        for n, pair in enumerate(pairs)
+    )  # fmt: skip
+    return Roster(
+        ready=True, rank=rank, size=len(pairs), peers=peers,
+        local_rank=peers[rank].local_rank, local_size=nodes.count(nodes[rank]),
+    )  # fmt: skip
+
+
+def test_members_meet_by_their_roster() -> None:
+    pairs = [new_keys() for _ in range(3)]
+    port = free_port()
+    nodes = ["a", "b", "a"]
+
+    def work(rank: int) -> list[Any]:
+        with Group.from_roster(roster_of(pairs, port, rank, nodes), pairs[rank].secret) as group:
+            return [group.local_rank, group.local_size, group.cross_rank, group.cross_size, group.allgather_local(rank)]
+
+    found = together([lambda rank=rank: work(rank) for rank in range(3)])  # type: ignore[misc]
+    assert found == [[0, 2, 0, 2, [0, 2]], [0, 1, 1, 2, [1]], [1, 2, 0, 2, [0, 2]]]
+
+
+def test_processes_of_members_meet_by_their_environment(tmp_path: Path) -> None:
+    """Two members with two processes each, as a launcher starts them."""
+    pairs = [new_keys() for _ in range(2)]
+    port = free_port()
+    files = []
+    for member in range(2):
+        files.append(tmp_path / f"roster-{member}.json")
+        files[-1].write_bytes(msgspec.json.encode(roster_of(pairs, 1, member, ["a", "a"])))
+
+    def work(rank: int) -> list[Any]:
+        member = rank // 2
+        environment = {
+            "RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank % 2), "LOCAL_WORLD_SIZE": "2",
+            "CLUTCH_ROSTER_FILE": str(files[member]), "CLUTCH_SECRET_KEY": pairs[member].secret,
+            "CLUTCH_COMMS_ADDRESS": "127.0.0.1", "CLUTCH_COMMS_PORT": str(port),
+        }  # fmt: skip
+        with Group.from_environment(environment) as group:
+            return [group.cross_rank, group.allgather(rank)]
+
+    assert together([lambda rank=rank: work(rank) for rank in range(4)]) == [  # type: ignore[misc]
+        [rank // 2, [0, 1, 2, 3]] for rank in range(4)
+    ]
+
+
+def test_processes_of_one_member_know_each_other_by_its_token() -> None:
+    port = free_port()
+
+    def work(rank: int, token: str) -> list[Any]:
+        environment = {
+            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+            "CLUTCH_TOKEN": token, "CLUTCH_COMMS_PORT": str(port),
+        }  # fmt: skip
+        with Group.from_environment(environment) as group:
+            return group.allgather(rank)
+
+    assert together([lambda: work(0, "secret"), lambda: work(1, "secret")]) == [[0, 1]] * 2
+    assert pair_from("secret") == pair_from("secret") != pair_from("secrets")
+    with pytest.raises(BadRequest, match="there are no keys"):
+        Group.from_environment({"WORLD_SIZE": "2"})
+    with pytest.raises(BadRequest, match="WORLD_SIZE"):
+        Group.from_environment({"WORLD_SIZE": "two"})
+
+
+TORCH = """
+import os, sys, json
+import torch.distributed as dist
+from clutch.runtime.distributed import Group
+rank, size, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+found = []
+for _ in range(2):
+    with Group.from_torch(timeout_s=60) as group:
+        found.append([group.local_rank, group.local_size, group.allgather(rank)])
+print(json.dumps(found))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_of_torch_meet_by_its_store() -> None:
+    port = free_port()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", TORCH, str(rank), "3", str(port)], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for rank in range(3)
+    ]
+    found = [json.loads(process.communicate(timeout=100)[0]) for process in running]
+    assert found == [[[rank, 3, [0, 1, 2]]] * 2 for rank in range(3)]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_closing_is_clean_and_may_be_repeated() -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    open_before = open_files()
+    for _ in range(3):
+        meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=20)
+
+        def work(rank: int, meeting: Meeting = meeting) -> str:
+            group = Group.create(rank, 3, meeting, local_rank=rank % 2, local_size=2 - rank // 2)
+            group.allgather(bytes(100_000))
+            group.close()
+            group.close()
+            try:
+                group.barrier()
+            except ClutchError as error:
+                return str(error)
+            return "it went on"
+
+        found = together([lambda rank=rank: work(rank) for rank in range(3)])  # type: ignore[misc]
+        assert found == [f"group of rank {rank}: it is closed." for rank in range(3)]
+    ours = {thread.name for thread in threading.enumerate()} - before
+    assert not {name for name in ours if name.startswith("clutch")}
+    until = time.monotonic() + 10
+    while open_files() > open_before + 4 and time.monotonic() < until:
+        threading.Event().wait(0.05)
+    assert open_files() <= open_before + 4
