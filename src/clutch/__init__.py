@@ -8,10 +8,11 @@ TYPE_CHECKING = False  # typing itself would be most of what this costs
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Unpack
 
     from clutch.runtime.callbacks.huggingface import HuggingFaceCallback
     from clutch.runtime.callbacks.lightning import LightningCallback
+    from clutch.runtime.collective.joining import Ranks
     from clutch.runtime.context import Run
     from clutch.runtime.detached import Place
     from clutch.runtime.searching import InvalidHparams
@@ -48,6 +49,7 @@ def init(
     resume: str | os.PathLike[str] | bool | None = None,
     max_length: int = 0,
     detached: bool | None = None,
+    **ranks: Unpack[Ranks],
 ) -> Run:
     """The run of this script: ``with clutch.init() as run``.
 
@@ -57,11 +59,18 @@ def init(
     ``hparams``: what holds where the search, ``CLUTCH_HPARAMS`` or ``--hparams JSON`` say nothing. ``name``,
     ``project``: of a run that is no trial. ``resume``: the folder of an earlier run (``True``: the newest one of this
     name), or the key of an earlier detached run. ``max_length``: of the one operation of a run that nobody searches.
+
+    On several ranks every one of them calls this, and it waits for all. ``distributed``: a ``Group``, ``"torch"`` (the
+    ranks of ``torch.distributed``), ``"environment"``; without it as the cluster has started them; ``False``: only
+    rank 0 is a run. ``preempt_mode``: ``"workers-ask-chief"`` (all stop at the same call), ``"chief-only"`` (only rank
+    0 may ask), ``"workers-ask-master"`` (each hears for itself).
     """
     _import_msgspec()
     from clutch.runtime.opening import Given, open_run
 
-    given = Given(hparams=hparams, name=name, project=project, resume=resume, max_length=max_length, detached=detached)
+    given = Given(
+        hparams=hparams, name=name, project=project, resume=resume, max_length=max_length, detached=detached, **ranks
+    )
     return open_run(given, _find_cluster)
 
 

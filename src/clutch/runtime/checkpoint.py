@@ -99,15 +99,16 @@ class Store:
     # -- moving --------------------------------------------------------------------------------------------------
 
     def upload(
-        self, folder: Path | str, prefix: str, progress: Progress | None = None
+        self, folder: Path | str, prefix: str, progress: Progress | None = None, left_out: Collection[str] = ()
     ) -> tuple[CheckpointFile, ...]:  # fmt: skip
         """Store every file below a folder; what is there already with the same content is not sent again.
 
-        Returns its part of a manifest, by path: several members may upload into one prefix, each its own files.
+        Returns its part of a manifest, by path: several members may upload into one prefix, each its own files, and
+        what is ``left_out`` is somebody else's.
         ``Conflict`` if a file changes while it is read, ``NotFound`` if one vanishes, ``DiskFull`` when there is no
         room; what other checkpoints hold is never touched.
         """
-        found = files_in(Path(folder))
+        found = [one for one in files_in(Path(folder)) if one.path not in left_out]
         self._check_paths(prefix, (one.path for one in found))
         tally = _Tally(sum(one.size_bytes for one in found), progress)
 
@@ -289,10 +290,10 @@ async def _same(blobs: FullBlobs, key: str, one: Found) -> str | None:
         return None
     if there.size_bytes != one.size_bytes:
         return None
-    return there.sha256 if await asyncio.to_thread(_hash, one.place) == there.sha256 else None
+    return there.sha256 if await asyncio.to_thread(hash_of, one.place) == there.sha256 else None
 
 
-def _hash(place: Path) -> str:
+def hash_of(place: Path) -> str:
     import hashlib
 
     from clutch.backends.blobs.files import source, typed

@@ -1,6 +1,7 @@
 """When a run should end, and why: the master asks, it has replaced this incarnation, or a signal came.
 
-Asking costs a look at a flag. Once the work has been told, the master hears that it knows (``PreemptionWatch.seen``).
+Asking costs a look at a flag. On several ranks all hear yes at the same call (``runtime.collective``). Once the work
+has been told, the master hears that it knows (``PreemptionWatch.seen``).
 Off the cluster the first SIGTERM or SIGINT is the asking; a second one does what it always did.
 """
 
@@ -8,13 +9,16 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from clutch.runtime.collective.together import Together
     from clutch.runtime.preempt import PreemptionWatch
+    from clutch.wire.push import Preemption
 
 REPLACED, SIGNAL = "replaced", "signal"
 _DEFAULTS: dict[signal.Signals, Any] = {
@@ -24,11 +28,22 @@ _DEFAULTS: dict[signal.Signals, Any] = {
 
 
 class Leaving:
-    """``watch``: the master's word, if there is a master. ``say`` tells the user something."""
+    """``watch``: the master's word, if there is a master. ``say`` tells the user something. ``together``: the ranks
+    that leave at once; ``why`` asks the master for the reason where another rank has heard it."""
 
-    def __init__(self, watch: PreemptionWatch | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        watch: PreemptionWatch | None,
+        say: Callable[[str], None],
+        together: Together | None = None,
+        why: Callable[[], Preemption | None] | None = None,
+    ) -> None:
         self._watch = watch
         self._say = say
+        self._together = together
+        self._why = why
+        self._told: Preemption | None = None
+        self._told_at = 0.0
         self._reason = ""
         self._seen = False
         self._closed = False
@@ -69,9 +84,16 @@ class Leaving:
         return bool(self._reason) or (self._watch is not None and self._watch.should_stop())
 
     def should_stop(self) -> bool:
-        """The same; whoever hears yes is taken to leave."""
-        if not self.asked():
-            return False
+        """The same, on several ranks at the same call; whoever hears yes is taken to leave."""
+        if self._together is None:
+            return self.heard()
+        return self._together.should_stop(self.asked) and self._see()
+
+    def heard(self) -> bool:
+        """The same, of this rank alone."""
+        return self.asked() and self._see()
+
+    def _see(self) -> bool:
         if not self._seen:
             self._seen = True
             if self._watch is not None:
@@ -88,6 +110,9 @@ class Leaving:
         """In one word; empty while nobody asked."""
         if self._reason:
             return self._reason
+        if self._watch is None and self._together is not None and self._together.stops:
+            told = self._ask()
+            return str(told.reason or "") if told is not None else SIGNAL
         if self._watch is None or not self._watch.should_stop():
             return ""
         if self._watch.stale:
@@ -97,10 +122,19 @@ class Leaving:
     @property
     def over(self) -> bool:
         """Nothing this incarnation says counts any more."""
-        return self.reason == REPLACED
+        return self._reason == REPLACED or (self._watch is not None and self._watch.stale)
+
+    def _ask(self) -> Preemption | None:
+        """What another rank has heard. Asked for once."""
+        if self._told is None and self._why is not None:
+            self._told, self._told_at = self._why(), time.monotonic()
+        return self._told
 
     def remaining_s(self) -> float:
         """Until it is ended if it does not leave; 0 when that is not known."""
+        if self._watch is None and self._together is not None and self._together.stops:
+            told = self._ask()
+            return max(0.0, told.remaining_s - (time.monotonic() - self._told_at)) if told is not None else 0.0
         return self._watch.remaining_s() if self._watch is not None else 0.0
 
     def acknowledged(self, timeout_s: float) -> bool:

@@ -6,11 +6,17 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clutch.runtime.local import CHECKPOINTS, UNSAFE, LocalFolder, read_json, write_whole
-from clutch.runtime.saving import Kept, Wanted
+from clutch.runtime.saving import Begun, Kept, Wanted
 from clutch.wire.errors import NotFound
+from clutch.wire.push import CheckpointFile
+
+if TYPE_CHECKING:
+    from clutch.runtime.checkpoint_select import Selector
 
 
 class LocalKeeper:
@@ -18,20 +24,43 @@ class LocalKeeper:
 
     def __init__(self, folder: LocalFolder) -> None:
         self._folder = folder
+        self._drafts = 0
 
     def draft(self, step: int) -> Path:
+        self._drafts += 1
         place = self._folder.made() / CHECKPOINTS
         place.mkdir(exist_ok=True)
-        path = place / f".draft-{step}-{os.getpid()}"
+        path = place / f".draft-{step}-{os.getpid()}-{self._drafts}"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
         return path
 
     def keep(self, folder: Path, wanted: Wanted) -> Kept:
-        label = UNSAFE.sub("-", wanted.label)
-        kept = Kept(
-            id=f"step-{wanted.step:09d}{f'-{label}' if label else ''}", step=wanted.step, metadata=wanted.metadata
-        )
+        return self._named(folder, wanted)
+
+    def begin(self, wanted: Wanted) -> Begun:
+        """Ranks of one machine, or of one file system, copy their parts to where rank 0 says."""
+        return Begun(id=_name(wanted), place=str(self.draft(wanted.step)))
+
+    def store(self, folder: Path, begun: Begun, left_out: Collection[str] = ()) -> tuple[CheckpointFile, ...]:
+        from clutch.runtime.checkpoint import hash_of
+        from clutch.runtime.checkpoint_folder import files_in
+
+        found = [one for one in files_in(folder) if one.path not in left_out]
+        for one in found:
+            target = Path(begun.place) / one.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(one.place, target)
+        return tuple(CheckpointFile(one.path, one.size_bytes, hash_of(one.place)) for one in found)
+
+    def commit(self, begun: Begun, wanted: Wanted, files: tuple[CheckpointFile, ...]) -> Kept:
+        return self._named(Path(begun.place), wanted)
+
+    def abandon(self, begun: Begun) -> None:
+        shutil.rmtree(begun.place, ignore_errors=True)
+
+    def _named(self, folder: Path, wanted: Wanted) -> Kept:
+        kept = Kept(id=_name(wanted), step=wanted.step, metadata=wanted.metadata)
         place = folder.parent
         note, target = place / f"{kept.id}.json", place / kept.id
         note.unlink(missing_ok=True)  # one of the same step is replaced, and counts for nothing while it is
@@ -56,9 +85,15 @@ class LocalKeeper:
             raise NotFound("it is not there any more", object=f"checkpoint {checkpoint} in {self._folder.path}")
         return Kept(id=checkpoint, step=int(said["step"]), metadata=dict(said.get("metadata") or {}))
 
-    def fetch(self, checkpoint: str) -> Path:
+    def fetch(self, checkpoint: str, selector: Selector | None = None) -> Path:
+        """All of it: it is here already."""
         self.look(checkpoint)
         return self._folder.path / CHECKPOINTS / checkpoint
 
     def close(self) -> None:
         return
+
+
+def _name(wanted: Wanted) -> str:
+    label = UNSAFE.sub("-", wanted.label)
+    return f"step-{wanted.step:09d}{f'-{label}' if label else ''}"

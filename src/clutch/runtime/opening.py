@@ -28,14 +28,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clutch.runtime.collective.together import Together
     from clutch.runtime.detached import Place
     from clutch.runtime.local import LocalFolder
     from clutch.runtime.reporting import Outlet
-    from clutch.runtime.saving import Keeper
+    from clutch.runtime.saving import SharedKeeper
     from clutch.runtime.searching import Search
     from clutch.runtime.shipping import Voice
     from clutch.runtime.spool import Spool
     from clutch.runtime.trial_client import TrialClient
+    from clutch.wire.push import Preemption
 
 T = TypeVar("T")
 TRY_S = 10.0
@@ -51,23 +53,27 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     resume: str | os.PathLike[str] | bool | None = None
     max_length: int = 0
     detached: bool | None = None
+    distributed: Any = None
+    """A ``Group``, ``torch``, ``environment``, False; None: as the cluster has started it."""
+    preempt_mode: str = "workers-ask-chief"
 
 
 def open_run(given: Given, find_place: Callable[[], Place], info: Info | None = None) -> Run:
     """A run, as this process's surroundings want it. ``find_place`` finds the cluster of a detached one."""
     info = info if info is not None else read_info()
     if info.on_cluster:
-        return _member(given, info, read_trial(info.trial))
+        return _member(given, info, read_trial(info.trial), _together(given, info))
     if info.detached if given.detached is None else given.detached:
         return _detached(given, info, find_place)
-    return _alone(given, info)
+    return _alone(given, info, _together(given, info))
 
 
 # -- the three ways ------------------------------------------------------------------------------------------------
 
 
-def _member(given: Given, info: Info, trial: Trial) -> Run:
-    parts, _ = _speaking(given, info, trial)
+def _member(given: Given, info: Info, trial: Trial, together: Together | None) -> Run:
+    parts, _ = _speaking(given, info, trial, together)
+    _watch_silence(parts)
     return Run(parts)
 
 
@@ -85,6 +91,12 @@ def _detached(given: Given, info: Info, find_place: Callable[[], Place]) -> Run:
         hparams=_jsonable(hparams),
         project=given.project,
     )
+    if given.distributed not in (None, False) or given.preempt_mode != "workers-ask-chief":
+        raise BadRequest(
+            "a detached run is one process",
+            object="run",
+            next_step="Call clutch.init(detached=True) on rank 0 only, without distributed.",
+        )
     if info.process_rank != 0:
         raise Conflict(
             f"the process of rank {info.process_rank} cannot report a detached run",
@@ -104,7 +116,7 @@ def _detached(given: Given, info: Info, find_place: Callable[[], Place]) -> Run:
     return Run(parts)
 
 
-def _alone(given: Given, info: Info) -> Run:
+def _alone(given: Given, info: Info, together: Together | None) -> Run:
     hparams = laid_over(given.hparams or {}, _said_hparams(info))
     name, now = given.name or _script(), time.time()
     resume = given.resume if given.resume is not None else info.resume
@@ -113,10 +125,16 @@ def _alone(given: Given, info: Info) -> Run:
         from clutch.runtime.local import LocalFolder, choose_folder
 
         about = {"name": name, "hparams": hparams, "began_at": now, "argv": sys.argv}
-        return LocalFolder(choose_folder(resume, name, now), about)
+        if together is None:
+            return LocalFolder(choose_folder(resume, name, now), about)
+        return LocalFolder(Path(together.from_chief(lambda: str(choose_folder(resume, name, now).absolute()))), about)
 
     folder = _once(made)
-    leaving = Leaving(None, _say)
+    if together is not None:
+        from pathlib import Path
+
+        folder()  # ranks that are together have one: rank 0's
+    leaving = Leaving(None, _say, together)
     leaving.catch_signals()
     return Run(
         Parts(
@@ -129,15 +147,20 @@ def _alone(given: Given, info: Info) -> Run:
             search=lambda: _alone_search(given.max_length, folder()),
             output=lambda: folder().made(),
             say=_say,
+            together=together,
         )
     )
 
 
-def _speaking(given: Given, info: Info, trial: Trial) -> tuple[Parts, Leaving]:
+def _speaking(
+    given: Given, info: Info, trial: Trial, together: Together | None = None
+) -> tuple[Parts, Leaving]:  # fmt: skip
     """A run with a master."""
     from clutch.runtime.preempt import PreemptionWatch
 
-    leaving = Leaving(PreemptionWatch(info).start(), _say)
+    hears = together is None or together.is_chief or given.preempt_mode == "workers-ask-master"
+    watch = PreemptionWatch(info).start() if hears else None
+    leaving = Leaving(watch, _say, together, lambda: _why(info))
     client = _client_of(info, TRY_S)
     hparams = laid_over(laid_over(given.hparams or {}, {} if trial.experiment else _said_hparams(info)), trial.hparams)
 
@@ -159,7 +182,53 @@ def _speaking(given: Given, info: Info, trial: Trial) -> tuple[Parts, Leaving]:
         output=_once(lambda: _new_folder(info)),
         declare_finished=declare,
         say=_say,
+        together=together,
     ), leaving
+
+
+# -- several ranks -------------------------------------------------------------------------------------------------
+
+
+def _together(given: Given, info: Info) -> Together | None:
+    """The other processes of this run. Waits until they have come, where there are any."""
+    plain = given.distributed is None and given.preempt_mode == "workers-ask-chief"
+    if plain and not (info.on_cluster and info.process_size > 1):
+        return None
+    from clutch.runtime.collective.joining import join
+
+    return join(given.distributed, given.preempt_mode, info)
+
+
+def _why(info: Info) -> Preemption | None:
+    """What the master has said to another rank."""
+    from clutch.runtime.client import PushClient
+    from clutch.wire.errors import ClutchError
+
+    client = PushClient.open(info, try_s=SHIP_TRY_S)
+    try:
+        return client.preemption(0.0)
+    except ClutchError:
+        return None
+    finally:
+        client.close()
+
+
+def _watch_silence(parts: Parts) -> None:
+    """A process that hangs shows where; SIGUSR1 asks it to."""
+    from clutch.runtime.silence import RESTART, Silence, show_stacks_on_signal
+
+    show_stacks_on_signal()
+    trial, info = parts.trial, parts.info
+    if trial.no_report_timeout_s <= 0:
+        return
+    group = parts.together.group if parts.together is not None else None
+    parts.silence = Silence(
+        trial.no_report_timeout_s,
+        restart=trial.no_report_action == RESTART,
+        who=f"rank {info.process_rank} of {info.process_size}",
+        calls=lambda: sum(list(group._calls.made.values())) if group is not None else 0,
+        say=_say,
+    ).start()
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------
@@ -196,7 +265,7 @@ def _local_outlet(folder: LocalFolder) -> Outlet:
     return LocalOutlet(folder, _say)
 
 
-def _local_keeper(folder: LocalFolder) -> Keeper:
+def _local_keeper(folder: LocalFolder) -> SharedKeeper:
     from clutch.runtime.local_keeper import LocalKeeper
 
     return LocalKeeper(folder)
@@ -208,7 +277,7 @@ def _alone_search(length: int, folder: LocalFolder) -> Search:
     return AloneSearch(length, folder.metadata(), folder.keep_metadata)
 
 
-def _keeper(info: Info, trial: Trial, client: Callable[[], TrialClient]) -> Keeper:
+def _keeper(info: Info, trial: Trial, client: Callable[[], TrialClient]) -> SharedKeeper:
     from clutch.runtime.cluster_keeper import ClusterKeeper
 
     return ClusterKeeper(info, trial, client, _say)

@@ -11,14 +11,20 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from clutch.wire.errors import BadRequest, Conflict, NotFound
+
+if TYPE_CHECKING:
+    from clutch.runtime.checkpoint_select import Selector
+    from clutch.runtime.silence import Silence
+    from clutch.wire.push import CheckpointFile
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,27 +60,56 @@ class Keeper(Protocol):
 
     def look(self, checkpoint: str) -> Kept: ...
 
-    def fetch(self, checkpoint: str) -> Path:
-        """A folder that holds it."""
+    def fetch(self, checkpoint: str, selector: Selector | None = None) -> Path:
+        """A folder that holds it, or those of its files that are meant."""
         ...
 
     def close(self) -> None: ...
 
 
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that has a name and a place, and may come to nothing."""
+
+    id: str
+    place: str
+    workspace: str = ""
+
+
+class SharedKeeper(Keeper, Protocol):
+    """Keeps checkpoints that several ranks bring together: rank 0 begins and commits, each stores its part."""
+
+    def begin(self, wanted: Wanted) -> Begun: ...
+
+    def store(self, folder: Path, begun: Begun, left_out: Collection[str] = ()) -> tuple[CheckpointFile, ...]:
+        """What of the folder is there now: all but what is left out."""
+        ...
+
+    def commit(self, begun: Begun, wanted: Wanted, files: tuple[CheckpointFile, ...]) -> Kept:
+        """It is durable, and the latest, when this returns."""
+        ...
+
+    def abandon(self, begun: Begun) -> None:
+        """Nothing will come of it."""
+        ...
+
+
 class SavedCheckpoint:
     """A checkpoint to read from: use it as a path. Its files are fetched when the path is first asked for."""
 
-    def __init__(self, keeper: Keeper, checkpoint: str, kept: Kept | None = None) -> None:
+    def __init__(
+        self, keeper: Keeper, checkpoint: str, kept: Kept | None = None, selector: Selector | None = None
+    ) -> None:
         self.id = checkpoint
         self._keeper = keeper
         self._kept = kept
+        self._selector = selector
         self._path: Path | None = None
 
     @property
     def path(self) -> Path:
         """The folder with its files. Read only: it is removed when the run ends."""
         if self._path is None:
-            self._path = self._keeper.fetch(self.id)
+            self._path = self._keeper.fetch(self.id, self._selector)
         return self._path
 
     @property
@@ -106,8 +141,8 @@ class SavedCheckpoint:
 class Saver:
     """The checkpoints of a run: those it writes, one after the other, and the latest."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, keeper: SharedKeeper) -> None:
+        self.keeper = keeper
         self._latest: SavedCheckpoint | None = None
         self._asked = False
         self._under_way: _InBackground | None = None
@@ -118,11 +153,12 @@ class Saver:
         """The last one that is whole: of this run, or what it was given to begin from."""
         if not self._asked:
             self._asked = True
-            found = self._keeper.latest()
-            self._latest = SavedCheckpoint(self._keeper, found) if found else None
+            found = self.keeper.latest()
+            self._latest = SavedCheckpoint(self.keeper, found) if found else None
         return self._latest
 
-    def begin(self, step: int) -> Path:
+    def begin(self, step: int, folder: Path | None = None) -> Path:
+        """A folder to fill: a new one, or that of the caller."""
         if self._filling:
             raise Conflict(
                 "another checkpoint of this run is being written",
@@ -130,12 +166,28 @@ class Saver:
                 next_step="End its block first.",
             )
         self.join()
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        found = folder if folder is not None else self.keeper.draft(step)
         self._filling = True
-        return self._keeper.draft(step)
+        return found
 
-    def give_up(self, folder: Path) -> None:
+    def give_up(self, folder: Path | None) -> None:
+        """None: what was filled is the caller's."""
         self._filling = False
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def saved(self, kept: Kept) -> None:
+        """This is the latest one now."""
+        self._asked = True
+        self._latest = SavedCheckpoint(self.keeper, kept.id, kept)
+
+    def fetched(self, checkpoint: str, selector: Selector | None) -> SavedCheckpoint:
+        """One whose files are here, as far as they are meant."""
+        found = SavedCheckpoint(self.keeper, checkpoint, None, selector)
+        found.path  # noqa: B018
+        return found
 
     def save(self, folder: Path, wanted: Wanted, done: Callable[[str], None], *, background: bool) -> None:
         self._filling = False
@@ -152,11 +204,10 @@ class Saver:
 
     def _keep(self, folder: Path, wanted: Wanted, done: Callable[[str], None]) -> None:
         try:
-            kept = self._keeper.keep(folder, wanted)
+            kept = self.keeper.keep(folder, wanted)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        self._asked = True
-        self._latest = SavedCheckpoint(self._keeper, kept.id, kept)
+        self.saved(kept)
         done(kept.id)
 
     def join(self) -> None:
@@ -169,14 +220,17 @@ class Saver:
         try:
             self.join()
         finally:
-            self._keeper.close()
+            self.keeper.close()
 
 
 class Saving:
     """One checkpoint under way: ``with run.checkpoint(step) as path``. ``id`` is known when it is whole."""
 
-    def __init__(self, saver: Saver, wanted: Wanted, *, background: bool = False) -> None:
+    def __init__(
+        self, saver: Saver, wanted: Wanted, *, background: bool = False, silence: Silence | None = None
+    ) -> None:
         self._saver = saver
+        self._silence = silence
         self._wanted = wanted
         self._background = background
         self._folder: Path | None = None
@@ -193,7 +247,8 @@ class Saving:
         if kind is not None:
             self._saver.give_up(self._folder)
             return
-        self._saver.save(self._folder, self._wanted, self._done, background=self._background)
+        with self._silence or nullcontext():  # storing has its own deadlines
+            self._saver.save(self._folder, self._wanted, self._done, background=self._background)
 
     def _done(self, checkpoint: str) -> None:
         self.id = checkpoint

@@ -187,12 +187,16 @@ class Surroundings(Protocol):
 
     def progress(self, fraction: float) -> None: ...
 
+    def poll_s(self) -> float:
+        """How long one question may wait for its answer."""
+        ...
+
 
 def operations(search: Search, around: Surroundings) -> Iterator[Operation]:
     """What to do, one after the other, until nothing is left to do or the run must leave."""
     while not around.should_stop():
         asked_at = time.monotonic()
-        state, length = search.operation(POLL_S)
+        state, length = search.operation(around.poll_s())
         if state == OVER:
             return
         if state != TRAIN:
@@ -202,18 +206,24 @@ def operations(search: Search, around: Surroundings) -> Iterator[Operation]:
         operation = Operation(length, around.complete, around.progress)
         yield operation
         if not operation.completed and not around.should_stop():
-            raise BadRequest(
-                "it was left without having been completed",
-                object=f"operation to {length}",
-                next_step="Call operation.complete() when its length is reached.",
-            )
+            raise not_completed(length)
+
+
+def not_completed(length: int) -> BadRequest:
+    return BadRequest(
+        "it was left without having been completed",
+        object=f"operation to {length}",
+        next_step="Call operation.complete() when its length is reached.",
+    )
 
 
 class Metadata(MutableMapping[str, Any]):
     """Notes about a run, durable when they are made, seen by people and by later starts. Values are any JSON."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search, refuse: Callable[[str], Any] | None = None) -> None:
+        """``refuse`` raises why this process may not change them."""
         self._search = search
+        self._refuse = refuse
         self._known: dict[str, Any] | None = None
 
     def _read(self) -> dict[str, Any]:
@@ -242,6 +252,8 @@ class Metadata(MutableMapping[str, Any]):
         self._put({**dict(other), **more})
 
     def _put(self, changes: dict[str, Any]) -> None:
+        if self._refuse is not None:
+            self._refuse("change metadata")
         for key, value in changes.items():
             if type(key) is not str or not key:
                 raise BadRequest(f"a key is a text, not {key!r:.60}", object="metadata")

@@ -30,6 +30,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
     profiling: bool = False
     no_report_timeout_s: float = 0.0
+    no_report_action: str = "dump"
     config: str = "{}"
 
 

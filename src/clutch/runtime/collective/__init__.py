@@ -1,0 +1,1 @@
+"""A run on several ranks: what they do together, where one of them speaks, and what all must hear alike."""

@@ -1,0 +1,60 @@
+"""How the processes of a run find each other: by their launcher's variables, by ``torch.distributed``, or as given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from clutch.runtime.collective.together import MODES, Together
+from clutch.wire.errors import BadRequest, ClutchError, Conflict
+
+if TYPE_CHECKING:
+    from clutch.runtime.distributed import Group
+    from clutch.runtime.info import Info
+
+TORCH, ENVIRONMENT = "torch", "environment"
+
+
+class Ranks(TypedDict, total=False):
+    """What ``clutch.init`` is told about several processes."""
+
+    distributed: Group | Literal["torch", "environment", False] | None
+    preempt_mode: Literal["workers-ask-chief", "chief-only", "workers-ask-master"]
+
+
+def join(distributed: object, preempt_mode: str, info: Info) -> Together | None:
+    """The ranks of this run; None: rank 0 does everything, and the others nothing. Waits until all have come."""
+    if preempt_mode not in MODES:
+        raise BadRequest(
+            f"there is no way {preempt_mode!r:.60}", object="preempt_mode", next_step=f"Use one of {', '.join(MODES)}."
+        )
+    if distributed is False:
+        return None
+    if distributed is None and not (info.on_cluster and info.process_size > 1):
+        return None
+    from clutch.runtime.distributed import Group
+
+    if isinstance(distributed, Group):
+        return Together(distributed, mode=preempt_mode, own=False)
+    if distributed not in (None, TORCH, ENVIRONMENT):
+        raise BadRequest(
+            f"a {type(distributed).__name__} is no group",
+            object="distributed",
+            next_step="Give a Group, 'torch', 'environment', or False for none.",
+        )
+    try:
+        group = Group.from_torch() if distributed == TORCH else Group.from_environment()
+    except ClutchError as error:
+        raise _alone(info, str(error)) from error
+    if distributed is None and group.size != info.process_size:
+        group.close()
+        raise _alone(info, "RANK and WORLD_SIZE are not set")
+    return Together(group, mode=preempt_mode)
+
+
+def _alone(info: Info, why: str) -> Conflict:
+    return Conflict(
+        f"rank {info.process_rank} of {info.process_size} processes has no group with the others: {why.rstrip('.')}",
+        object="run",
+        next_step="Call clutch.init() on every rank, give it distributed=..., or distributed=False where only rank 0 "
+        "reports.",
+    )
