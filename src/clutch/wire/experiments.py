@@ -298,6 +298,8 @@ class ExperimentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     data: dict[str, Any] = {}
     profiling: bool = False
     no_report_timeout_s: float = 0.0
+    no_report_action: str = "dump"
+    """``dump`` or ``restart``: what a rank does that is silent for so long."""
     webhooks: tuple[str, ...] = ()
     """Names of webhooks that hear of it, besides those of its workspace."""
     config: str = "{}"
@@ -332,6 +334,8 @@ class TrialInfo(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
     profiling: bool = False
     no_report_timeout_s: float = 0.0
+    no_report_action: str = "dump"
+    """What a silent rank does when it has shown where it hangs: ``dump`` (it goes on), ``restart`` (it exits)."""
     config: str = "{}"
 
 

@@ -58,6 +58,7 @@ def test_the_least_configuration_has_every_default() -> None:
         "preemption_timeout": 3600.0,
         "preemptible": True,
         "no_report_timeout": 0.0,
+        "no_report_action": "dump",
         "checkpoint_storage": {
             "type": "workspace",
             "save_experiment_best": 0,

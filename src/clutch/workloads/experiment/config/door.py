@@ -276,6 +276,7 @@ def _spec(
         data=effective["data"],
         profiling=written.profiling.enabled,
         no_report_timeout_s=float(written.no_report_timeout),
+        no_report_action=written.no_report_action,
         webhooks=tuple(dict.fromkeys(written.integrations.webhooks.webhook_name)),
         config=msgspec.json.encode(effective, order="sorted").decode(),
         source=context.source,

@@ -60,6 +60,7 @@ def trial_spec(exp: Experiment, trial: Trial) -> TaskSpec:
         data=spec.data,
         profiling=spec.profiling,
         no_report_timeout_s=spec.no_report_timeout_s,
+        no_report_action=spec.no_report_action,
         config=spec.config,
     )
     program = _program(exp, {TRIAL_VARIABLE: msgspec.json.encode(info).decode()})
