@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from clutch.backends.transports.frames import raised
+from clutch.runtime.distributed.payload import pack
 from clutch.wire.errors import BadRequest, ClutchError, ErrorView, PeerLost, Unavailable
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Together:
         failed: BaseException | None = None
         if self.is_chief:
             try:
-                outcome = [None, work()]
+                outcome = _sendable([None, work()])
             except BaseException as error:
                 failed, outcome = error, failure(error, None)
         outcome = self.group.broadcast(outcome, timeout_s=within_s)
@@ -73,7 +74,7 @@ class Together:
         brought: list[Any] = []
         failed: BaseException | None = None
         try:
-            brought = [None, bring()]
+            brought = _sendable([None, bring()])
         except BaseException as error:
             failed, brought = error, failure(error, self.group.rank)
         return self.decided(brought, failed, decide, within_s)
@@ -90,7 +91,7 @@ class Together:
                 outcome = [wrong, None]
             else:
                 try:
-                    outcome = [None, decide([value for _, value in every])]
+                    outcome = _sendable([None, decide([value for _, value in every])])
                 except BaseException as error:
                     failed = failed or error
                     outcome = failure(error, None)
@@ -161,6 +162,12 @@ class Together:
     def close(self) -> None:
         if self._own:
             self.group.close()
+
+
+def _sendable(said: list[Any]) -> list[Any]:
+    """What cannot be sent is refused before others wait for it."""
+    pack(said)
+    return said
 
 
 def chief_only(group: Group, what: str, next_step: str) -> BadRequest:
