@@ -78,6 +78,7 @@ def test_data_that_no_node_has_is_named(ground: Ground, tmp_path: Path) -> None:
     said = until(told, "why to name the path", 30.0)
     assert "is not there on node n" in said, said
     ground.move(experiment, "kill")
+    ground.ended(experiment, "cancelled")
 
 
 def test_a_folder_of_the_node_appears_in_the_working_directory(ground: Ground, tmp_path: Path) -> None:
@@ -91,3 +92,4 @@ def test_a_folder_of_the_node_appears_in_the_working_directory(ground: Ground, t
     lost = ground.start(DO, 2, bind_mounts=missing)
     until(lambda: str(tmp_path / "nothing") in ground.story(lost), "why to name the mount", 30.0)
     ground.move(lost, "kill")
+    ground.ended(lost, "cancelled")

@@ -54,6 +54,23 @@ def test_cancelled_it_saves_and_continued_it_goes_on_and_on(ground: Ground) -> N
     assert [step for step, _ in ground.curve(trial.key, "validation", "loss")] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+def test_what_is_done_again_after_a_continuation_counts_once(ground: Ground) -> None:
+    """It is continued from step 2 although it had come to 5: what it had done beyond is superseded, not repeated."""
+    experiment = ground.start([*DO, "at 2: checkpoint"], 5)
+    ground.ended(experiment)
+    more = ContinueExperiment(hparams={"steps": 7})
+    ground.client.perform(experiment_calls.continue_experiment(experiment, more))
+    ground.ended(experiment)
+    trial = ground.trial(f"{experiment}.1")
+    assert ground.output(trial.task) == ["begins at 2 in epoch 1"]
+    curve = ground.curve(trial.key, "training", "chance")
+    assert [step for step, _ in curve] == [1, 2, 3, 4, 5, 6, 7]
+    every = ground.client.perform(experiment_calls.trial_metrics(trial.key, name="chance")).items
+    assert sum(point.superseded for series in every for point in series.points) == 3
+    (one,) = (s for s in ground.client.perform(experiment_calls.get_trial(trial.key)).summaries if s.name == "chance")
+    assert one.count == 7
+
+
 def test_forks_and_warm_starts(ground: Ground) -> None:
     """A fork begins anew with what its parent was told; a warm start begins from what another trial saved."""
     seed = {"reproducibility": {"experiment_seed": 5}}

@@ -17,6 +17,7 @@ from clutch.master.services import Services
 from clutch.wire.errors import ClutchError, Conflict, IllegalMove, NotFound
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView
 from clutch.wire.experiment_words import EditExperiment, PinCheckpoints, Said
+from clutch.workloads.experiment.service.continuations import Continuations
 from clutch.workloads.experiment.service.detached import Detached
 from clutch.workloads.experiment.service.feeding import Feeder
 from clutch.workloads.experiment.service.forgetting import Forgetting
@@ -49,12 +50,14 @@ class ExperimentService:
         self.words = TrialWords(services, self.teller)
         self.detached = Detached(services, self.teller)
         self.forgetting = Forgetting(services, self.teller)
+        self.continuations = Continuations(services)
         self.submitting = Submitting(services, layers)
 
     def heard(self, recorded: Sequence[Recorded]) -> None:
         """The loop has made these facts durable."""
         self.words.heard(recorded)
         self.forgetting.heard(recorded)
+        self.continuations.heard(recorded)
 
     async def lead(self) -> None:
         """What a leading master does for experiments, until it is cancelled."""
@@ -62,6 +65,7 @@ class ExperimentService:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._recover())
             group.create_task(self.forgetting.run())
+            group.create_task(self.continuations.run())
             group.create_task(self.detached.run())
 
     async def _recover(self) -> None:
