@@ -6,12 +6,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy
 import pytest
 import zmq
 from comms_ground import house
@@ -105,7 +105,7 @@ def test_a_program_that_is_not_ours_is_refused_too() -> None:
         found, _ = ranks.finish()
         stop.set()
         thread.join()
-        assert "does not prove a key" in found[0]["result"][0]
+        assert "did not introduce itself" in found[0]["result"][0]
 
 
 def test_a_port_that_is_taken_is_an_error_unless_there_is_another() -> None:
@@ -119,14 +119,14 @@ def test_a_port_that_is_taken_is_an_error_unless_there_is_another() -> None:
 
 
 def test_who_does_not_come_is_named() -> None:
-    meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=1.0)
+    meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=2.0)
     found = together([joined((rank, 4), meeting) for rank in (0, 2)])
     for error in found:
         assert isinstance(error, TimedOut)
-        assert "2 ranks (1, 3) did not come within 1 s" in str(error)
-    alone = together([joined((1, 2), meeting)])[0]
+        assert "2 ranks (1, 3) did not come within 2 s" in str(error)
+    alone = together([joined((1, 2), Meeting(ports=(free_port(),), keys=new_keys(), within_s=0.5))])[0]
     assert isinstance(alone, TimedOut)
-    assert "rank 0 did not come within 1 s" in str(alone)
+    assert "rank 0 did not come within 0.5 s" in str(alone)
 
 
 def test_what_ranks_say_of_themselves_must_fit() -> None:
@@ -265,13 +265,14 @@ def open_files() -> int:
 
 def test_closing_is_clean_and_may_be_repeated() -> None:
     before = {thread.name for thread in threading.enumerate()}
-    open_before = open_files()
+    kept: list[Any] = []
+    open_before = 0
     for _ in range(3):
         meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=20)
 
         def work(rank: int, meeting: Meeting = meeting) -> str:
             group = Group.create(rank, 3, meeting, local_rank=rank % 2, local_size=2 - rank // 2)
-            group.allgather(bytes(100_000))
+            kept.append([group.allgather(numpy.zeros(100_000)) for _ in range(5)])
             group.close()
             group.close()
             try:
@@ -282,9 +283,7 @@ def test_closing_is_clean_and_may_be_repeated() -> None:
 
         found = together([lambda rank=rank: work(rank) for rank in range(3)])  # type: ignore[misc]
         assert found == [f"group of rank {rank}: it is closed." for rank in range(3)]
+        open_before = open_before or open_files()
     ours = {thread.name for thread in threading.enumerate()} - before
     assert not {name for name in ours if name.startswith("clutch")}
-    until = time.monotonic() + 10
-    while open_files() > open_before + 4 and time.monotonic() < until:
-        threading.Event().wait(0.05)
-    assert open_files() <= open_before + 4
+    assert open_files() <= open_before, "values that are kept hold no files"

@@ -117,10 +117,10 @@ class Control:
         self._thread.start()
 
     def wait_welcome(self, until: float) -> Welcome:
-        grace = VERDICT_WITHIN_S if self._chief is None else 0.0
+        until += VERDICT_WITHIN_S  # the chief says by then who is missing
         with self.changed:
             while self.welcome is None and self._failed is None:
-                left = until + grace - time.monotonic()
+                left = until - time.monotonic()
                 if left <= 0:
                     break
                 self.changed.wait(left)
@@ -320,13 +320,15 @@ class Control:
     def _on_visitor(self, kind: int, value: int) -> None:
         """At the chief: a connection came or went."""
         assert self._chief is not None
-        if kind & _FAILED and kind != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._refused("a program that does not prove a key")
-        elif kind == zmq.EVENT_DISCONNECTED and value in self._connections:
-            self._drain()  # its last words come before its end
-            rank = self._connections.pop(value)
+        if kind != zmq.EVENT_DISCONNECTED:
+            return
+        self._drain()  # its last words come before its end
+        rank = self._connections.pop(value, None)
+        if rank is not None:
             self._routes.pop(rank, None)  # if it has not left
             self._act(self._chief.lost(rank))
+        elif self.welcome is not None and not self._closing:
+            self._refused("a program that did not introduce itself")
 
     def _on_chief(self, kind: int, endpoint: str) -> None:
         """At the others: what became of the connection to the chief."""

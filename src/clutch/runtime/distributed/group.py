@@ -338,6 +338,8 @@ class Group:
                 session.control.verdict(Failed(lost.view(), (error.rank,)))
                 raise lost from None
             except TimedOut as error:
+                if session.control.failed:
+                    raise
                 session.control.verdict(Waits(call, scope.ranks, late=True, timeout_s=step.timeout_s))
                 raise TimedOut(
                     f"{error.object} did not come to {call} within {step.timeout_s:g} s", object="group"

@@ -8,9 +8,13 @@ what it writes there is copied first, page by page, and seen by nobody else.
 from __future__ import annotations
 
 import fcntl
+import functools
 import mmap
 import os
+import sys
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from clutch.runtime.distributed.payload import Packed
 from clutch.wire.errors import Corrupt, Unavailable
@@ -35,10 +39,7 @@ class Segment:
         if self._view is None:
             if not self.size:
                 return memoryview(bytearray())
-            mapped = mmap.mmap(
-                self.descriptor, self.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-            )
-            self._view = memoryview(mapped)
+            self._view = _mapped(self.descriptor, self.size)
         return self._view
 
     def close(self) -> None:
@@ -97,6 +98,36 @@ def received_segment(descriptor: int) -> Segment:
         os.close(descriptor)
         raise Corrupt("memory that is not sealed", object="message of a group")
     return Segment(descriptor, os.fstat(descriptor).st_size)
+
+
+def _mapped(descriptor: int, size: int) -> memoryview:
+    """A private mapping that goes with its last view. ``mmap.mmap`` would keep a descriptor open for each value that a
+    program holds, and there are only so many."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    if sys.version_info >= (3, 13):
+        return memoryview(mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=protection, trackfd=False))
+    import ctypes
+
+    library = _library()
+    address = library.mmap(None, size, protection, mmap.MAP_PRIVATE, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise Unavailable(f"{size} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}", object="group")
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, library.munmap, address, size).atexit = False
+    return memoryview(memory).cast("B")
+
+
+@functools.cache
+def _library() -> Any:
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return library
 
 
 def _cut(parts: Sequence[memoryview]) -> list[memoryview]:
