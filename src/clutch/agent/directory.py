@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -273,10 +273,19 @@ class MemberDirectories:
             _clear(path)
 
 
-def as_found(observed: Iterable[Observed]) -> list[tuple[MemberId, Fence, brain.Record]]:
-    """What is on the machine, as a starting brain takes it."""
+def as_found(
+    observed: Iterable[Observed], spooled: Callable[[Key], int] = lambda key: 0
+) -> list[tuple[MemberId, Fence, brain.Record]]:
+    """What is on the machine, as a starting brain takes it. ``spooled``: the last batch of metrics that one left."""
     return [
-        (seen.member, seen.fence, brain.Record(seen.status, seen.exit.exit() if seen.exit is not None else None))
+        (
+            seen.member,
+            seen.fence,
+            brain.Record(
+                seen.status,
+                seen.exit.exit(spooled(Key(seen.member, seen.fence))) if seen.exit is not None else None,
+            ),
+        )
         for seen in observed
     ]
 

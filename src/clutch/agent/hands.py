@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from clutch.agent import brain as b
+from clutch.agent import metric_spool
 from clutch.agent.boot import boot_on_node, explained
 from clutch.agent.data import check_data, needed_paths
 from clutch.agent.directory import MemberDirectories
@@ -81,13 +82,15 @@ class Ground:
 class Life:
     """One incarnation on this machine, from its start or its finding until it is forgotten."""
 
-    __slots__ = ("doing", "forgotten", "gone", "note", "notices", "preparing")
+    __slots__ = ("doing", "forgotten", "gone", "note", "notices", "preparing", "settled")
 
     def __init__(self, note: Note) -> None:
         self.note = note
         self.doing = ""
         self.notices: tuple[str, ...] = ()
         self.preparing: asyncio.Task[ContainerSpec] | None = None
+        self.settled = False
+        """It has ended, and what it left is known."""
         self.forgotten = False
         """The master has taken over its exit."""
         self.gone = False
@@ -206,12 +209,12 @@ class Hands:
         life = self._lives.get(key)
         if life is not None:
             life.forgotten = True
-            if self._ground.relay.is_shipped(key):
-                self._group.create_task(self._remove(key, life))
+            self._shipped(key)
 
     def _shipped(self, key: Key) -> None:
+        """Perhaps nothing of it is needed here any more."""
         life = self._lives.get(key)
-        if life is not None and life.forgotten:
+        if life is not None and life.forgotten and life.settled and self._ground.relay.is_shipped(key):
             self._group.create_task(self._remove(key, life))
 
     async def _remove(self, key: Key, life: Life) -> None:
@@ -302,7 +305,7 @@ class Hands:
 
     def _never_started(self, key: Key, life: Life, reason: str, cause: ExitCause) -> None:
         """The master must hear of it as of any other end; there is nothing of it on the machine."""
-        life.doing = ""
+        life.doing, life.settled = "", True
         self._ground.monitor.exited(key, reason)
         self._log.warning("was not started", member=str(key.member), fence=str(key.fence), reason=reason)
         self.do(self.brain.exited(*key, Exit(NEVER_CODE, cause, reason=reason[:REASON_MAX])))
@@ -321,11 +324,11 @@ class Hands:
             if observed is None:
                 record = ExitRecord(-9, ExitCause.MACHINE, "its directory was removed", ended_at=time.time())
                 ground.relay.drop(key)
-                self._exited(key, record)
+                await self._exited(key, record)
                 return
             if observed.exit is not None:
                 ground.relay.exited(key, observed.exit.stdout_bytes, observed.exit.stderr_bytes)
-                self._exited(key, observed.exit)
+                await self._exited(key, observed.exit)
                 return
             if observed.status is MemberStatus.RUNNING and not told:
                 told = True
@@ -344,12 +347,23 @@ class Hands:
         except ClutchError:
             await asyncio.sleep(POLL_S)  # it is gone; the next look says so
 
-    def _exited(self, key: Key, record: ExitRecord) -> None:
-        exit = record.exit()
-        if self._lives[key].note.boots:
-            exit = explained(exit, self._ground.folders.path(key) / TMP)
-        self._ground.monitor.exited(key, exit.reason or _words(record))
+    async def _exited(self, key: Key, record: ExitRecord) -> None:
+        life, tmp = self._lives[key], self._ground.folders.path(key) / TMP
+        left = await asyncio.to_thread(metric_spool.look, tmp, key)
+        exit = record.exit(left.last if left is not None else 0)
+        if life.note.boots:
+            exit = explained(exit, tmp)
+        words = exit.reason or _words(record)
+        if left is not None:
+            self._ground.relay.metrics.watch(key, left)
+        if left is not None and left.notice:
+            words = f"{words}; {left.notice}"
+            exit = msgspec.structs.replace(exit, reason=words[:REASON_MAX])
+            self._log.warning("metrics are ignored", member=str(key.member), reason=left.notice)
+        self._ground.monitor.exited(key, words)
+        life.settled = True
         self.do(self.brain.exited(*key, exit))
+        self._shipped(key)  # a master may have taken it over from an earlier agent
 
     # -- what others ask -----------------------------------------------------------------------------------------
 

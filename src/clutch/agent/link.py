@@ -40,6 +40,7 @@ from clutch.wire.link import (
     OutputCommitted,
 )
 from clutch.wire.messages import Hello, Refusal, Report, Wanted
+from clutch.wire.metrics import MetricsCommitted
 from clutch.wire.programs import Kit, KitRequest
 
 WAIT_LEAST_S, WAIT_MOST_S = 0.1, 3.0
@@ -241,6 +242,8 @@ class Link:
             message = self._frames[1].read(await _receive(socket))
             if isinstance(message, OutputCommitted):
                 self._relay.committed(message)
+            elif isinstance(message, MetricsCommitted):
+                self._relay.metrics.committed(message)
             elif message is not None:
                 tunnels.heard(message)
 

@@ -17,10 +17,10 @@ from uuid import uuid4
 import msgspec
 
 import clutch
-from clutch.agent import slots
+from clutch.agent import metric_spool, slots
 from clutch.agent.brain import Brain
 from clutch.agent.directory import as_found
-from clutch.agent.folders import WorkFolders
+from clutch.agent.folders import TMP, WorkFolders
 from clutch.agent.hands import Ground, Hands, Way
 from clutch.agent.holders import Holders, NoHolders
 from clutch.agent.launch import Surroundings
@@ -83,7 +83,8 @@ async def _run(settings: AgentSettings, ways: Mapping[str, Way], holders: Holder
             around=_surroundings(settings, node, capacity),
             kit_timeout_s=settings.kit_timeout_s,
         )
-        found = as_found(seen for _, seen in here)
+        spooled = await asyncio.to_thread(_spooled, folders, [Key(s.member, s.fence) for _, s in here if s.exit])
+        found = as_found((seen for _, seen in here), spooled.__getitem__)
         brain = Brain(node, PoolName(settings.pool), session, capacity, found, await holders.held())
         hands = Hands(brain, ground, link, group)
         for name, seen in here:
@@ -93,6 +94,11 @@ async def _run(settings: AgentSettings, ways: Mapping[str, Way], holders: Holder
         group.create_task(link.run(hands, hands))
         await stopped.wait()
         raise _StopRequested  # the only way to end a group whose tasks would go on for ever
+
+
+def _spooled(folders: WorkFolders, keys: list[Key]) -> dict[Key, int]:
+    """The last batch of metrics that each of these dead members left; the first report must say it."""
+    return {key: left.last if (left := metric_spool.look(folders.path(key) / TMP, key)) else 0 for key in keys}
 
 
 def _capacity(settings: AgentSettings) -> Capacity:

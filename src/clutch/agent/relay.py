@@ -15,7 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from clutch.agent import spool
+from clutch.agent import metric_relay, spool
+from clutch.agent.metric_relay import MetricRelay
 from clutch.agent.spool import Cursor, Gap, Piece
 from clutch.backends.containers.base import Key
 from clutch.wire.link import (
@@ -32,7 +33,7 @@ MERGE_WITHIN_S = 0.05
 """Neighbouring pieces of one stream that were written within this time travel as one."""
 OPENS_AT_ONCE = 256
 
-Frame = OutputOpen | OutputPiece | OutputGap | OutputDone
+Frame = OutputOpen | OutputPiece | OutputGap | OutputDone | metric_relay.Frame
 
 
 class Shipment:
@@ -61,13 +62,14 @@ class Shipment:
 
 
 class Relay:
-    """All output of this machine's members."""
+    """All output of this machine's members, and in ``metrics`` what dead ones had spooled of theirs."""
 
     def __init__(self, window_bytes: int = OUTPUT_WINDOW_BYTES) -> None:
         self.wake = asyncio.Event()
         """Set when ``take`` may have something."""
         self.shipped: Callable[[Key], None] = lambda key: None
-        """Called once for each incarnation whose output and end the master holds."""
+        """Called for each incarnation whose output and end the master holds, and when it holds its metrics."""
+        self.metrics = MetricRelay(self.wake, lambda key: self.shipped(key))
         self._window_bytes = window_bytes
         self._shipments: dict[Key, Shipment] = {}
         self._ready: deque[Shipment] = deque()
@@ -103,10 +105,11 @@ class Relay:
     def is_shipped(self, key: Key) -> bool:
         """Whether the master holds all of it; so it does of what was never here."""
         shipment = self._shipments.get(key)
-        return shipment is None or shipment.done
+        return (shipment is None or shipment.done) and self.metrics.is_shipped(key)
 
     def drop(self, key: Key) -> None:
         """Its directory is gone."""
+        self.metrics.drop(key)
         shipment = self._shipments.pop(key, None)
         if shipment is not None:
             self._ahead_bytes -= shipment.ahead_bytes if shipment.open else 0
@@ -123,12 +126,14 @@ class Relay:
         for shipment in self._shipments.values():
             shipment.open = shipment.queued = shipment.end_sent = False
             shipment.marks.clear()
+        self.metrics.reconnected()
         self.wake.set()
 
     def disconnected(self) -> None:
         self._connected = False
         self._to_open.clear()
         self._ready.clear()
+        self.metrics.disconnected()
 
     def committed(self, message: OutputCommitted) -> None:
         """The master holds this much. The first word on a connection says where to begin."""
@@ -164,6 +169,7 @@ class Relay:
             shipment = self._ready.popleft()
             shipment.queued = False
             frames += self._next_of(shipment)
+        frames += self.metrics.take()
         if frames:
             self.wake.set()  # there may be more: the caller comes back when these are sent
         return frames

@@ -83,7 +83,7 @@ def _plain(value: object) -> str:
     if isinstance(value, Placed):
         return _place(value)
     if isinstance(value, Exit):
-        return f"{value.code} ({value.cause})"
+        return f"{value.code} ({value.cause}{f': {value.reason}' if value.reason else ''})"
     if isinstance(value, Quota):
         return f"{value.slots} slots for {value.scope}"
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""One bulk connection of an agent: its output into the lane, tunnels to its members.
+"""One bulk connection of an agent: its output into the lane, metrics that dead members left, tunnels to living ones.
 
 While one batch is being made durable the next one collects, so the disk's latency is paid once for all that came
 meanwhile. The agent never is more than its window ahead; one that is anyway is not read until the lane has caught up.
@@ -20,10 +20,13 @@ from clutch.wire.errors import BadRequest, ClutchError
 from clutch.wire.events import Event, ReachLanes
 from clutch.wire.ids import Fence, MemberId, NodeId
 from clutch.wire.link import (
+    METRICS_BATCH_MAX_BYTES,
     OUTPUT_WINDOW_BYTES,
     BulkUp,
     CloseCode,
     Frames,
+    MetricsOpen,
+    MetricsPiece,
     OutputCommitted,
     OutputDone,
     OutputGap,
@@ -31,6 +34,7 @@ from clutch.wire.link import (
     OutputPiece,
 )
 from clutch.wire.messages import Report
+from clutch.wire.metrics import MetricsCommitted
 
 SEND_WITHIN_S = 15.0
 ASK_WITHIN_S = 30.0
@@ -40,7 +44,7 @@ TELL_EVERY_S = 1.0
 
 OutputFrame = OutputPiece | OutputGap | OutputDone
 MetricsReached = Callable[[MemberId, Fence], int]
-"""The sequence up to which the store holds a member's metrics."""
+"""The sequence up to which a dead member's metrics are stored and heard."""
 
 
 class Lane(Protocol):
@@ -52,6 +56,16 @@ class Lane(Protocol):
 
     async def write(self, frames: Sequence[OutputFrame]) -> list[OutputCommitted]:
         """Returns when all of it is durable. Safe to call from several connections at once."""
+        ...
+
+
+class LeftDesk(Protocol):
+    """Where metrics go that a dead member left."""
+
+    async def opened(self, member: MemberId, fence: Fence) -> MetricsCommitted: ...
+
+    async def take(self, member: MemberId, fence: Fence, lines: bytes) -> MetricsCommitted:
+        """Returns when all of it is durable and the loop has taken it in, or says why it is refused."""
         ...
 
 
@@ -88,6 +102,10 @@ class BulkConnection:
         self._room = asyncio.Event()
         self._opens: asyncio.Queue[OutputOpen] = asyncio.Queue(QUEUE_MAX)
         self._ends: asyncio.Queue[OutputCommitted] = asyncio.Queue(QUEUE_MAX)
+        self.left: LeftDesk | None = None
+        """Without one, metrics that members left are not taken here."""
+        self._left: asyncio.Queue[MetricsOpen | MetricsPiece] = asyncio.Queue(QUEUE_MAX)
+        self._parts: dict[tuple[MemberId, Fence], bytearray] = {}
         self._told_at: dict[tuple[MemberId, Fence], float] = {}
         self._cut = asyncio.Event()
         self._log = structlog.get_logger("clutch.master.link")
@@ -101,7 +119,7 @@ class BulkConnection:
             return
 
     async def run(self) -> None:
-        works = (self._receive(), self._open(), self._write(), self._conclude())
+        works = (self._receive(), self._open(), self._write(), self._conclude(), self._take_left())
         tasks = [asyncio.create_task(work) for work in works]
         cut = asyncio.create_task(self._cut.wait())
         try:
@@ -134,6 +152,8 @@ class BulkConnection:
                     await self._collect(message)
                 case OutputOpen():
                     await self._opens.put(message)
+                case MetricsOpen() | MetricsPiece():
+                    await self._left.put(message)
                 case None:
                     continue
                 case _:
@@ -200,3 +220,24 @@ class BulkConnection:
             metrics_sequence=self._metrics_reached(member, fence),
             output_offset=committed.stdout + committed.stderr,
         )
+
+    # -- metrics of the dead -------------------------------------------------------------------------------------
+
+    async def _take_left(self) -> None:
+        """One piece after the other. Each incarnation has one under way at most."""
+        while True:
+            message = await self._left.get()
+            if self.left is None:
+                continue
+            key = (message.member, message.fence)
+            if isinstance(message, MetricsOpen):
+                self._parts.pop(key, None)
+                await self._send(await self.left.opened(*key))
+                continue
+            whole = self._parts.setdefault(key, bytearray())
+            whole += message.lines
+            if sum(map(len, self._parts.values())) > 4 * METRICS_BATCH_MAX_BYTES:
+                raise BadRequest("batches of metrics in pieces that do not end", object=str(message.member))
+            if not message.more:
+                del self._parts[key]
+                await self._send(await self.left.take(*key, bytes(whole)))

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from clutch.master.bulk import BulkConnection, Door, Lane, MetricsReached
+from clutch.master.bulk import BulkConnection, Door, Lane, LeftDesk, MetricsReached
 from clutch.master.monitor import Monitor
 from clutch.master.sockets import Socket
 from clutch.master.tunnels import Tunnels
@@ -60,6 +60,8 @@ class AgentLinks:
         limits: LinkLimits | None = None,
     ) -> None:
         self.tunnels = Tunnels()
+        self.left: LeftDesk | None = None
+        """Who takes what dead members left of their metrics; set it before the first connection."""
         self._lane = lane
         self._kits = kits
         self._monitor = monitor
@@ -172,6 +174,7 @@ class AgentLinks:
         if older is not None:
             await older.cut(CloseCode.REPLACED, "a newer connection took its place")
         bulk = self._bulks[node] = BulkConnection(socket, (node, session), self._lane, door, self._metrics_reached)
+        bulk.left = self.left
         self.tunnels.put(node, bulk.tunnels)
         try:
             await bulk.run()

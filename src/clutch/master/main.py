@@ -201,12 +201,13 @@ async def _services(
         access = await Access.open(settings, clock, is_live)
         stack.push_async_callback(access.close)
         kits = Kits(access, lambda: loop.settled(), lambda: (settings.url,) if settings.url else ())
-        links = AgentLinks(output, kits, monitor, metrics.reached)
+        links = AgentLinks(output, kits, monitor, lambda member, fence: push.left.reached(member, fence))
         loop = Loop(journal, clock, links, _controllers(), Random(), LoopSettings(holder=holder, lead_s=LEAD_S))
         links.serve(loop)
         if isinstance(blobs, AgentBlobs) and shelves is not None:
             shelves.serve(loop, links.tunnels, blobs.nudge)
         feed, push = EventFeed(journal, loop), Push(loop, blobs, metrics, clock)
+        links.left = push.left
         resumes = Resumes(loop, metrics)
         usage = Usage(access.store.usage, journal, clock, loop.settled, monitor.nodes)
         loop.listeners += [feed.heard, push.heard, usage.hear, Ends(output).heard, resumes.heard]

@@ -9,6 +9,10 @@ again whenever more is durable. The agent sends from there, at most ``OUTPUT_WIN
 over the whole connection. After a reconnect it begins with ``OutputOpen`` again: exactly once by offset.
 ``OutputDone`` follows the last byte of an exited incarnation.
 
+Metrics: a living member sends its own (``wire.push``). What an exited one had spooled its agent sends: ``MetricsOpen``,
+answered by ``MetricsCommitted`` with what the store has, then pieces, one at a time for each incarnation, each answered
+when it is durable and everybody who decides upon it has heard it.
+
 Tunnels: the master opens one to a member's port; each side may send as much as the other's ``TunnelCredit`` allows,
 ``TUNNEL_WINDOW_BYTES`` at first. An agent that has connected says so with a credit of nothing.
 
@@ -26,6 +30,7 @@ import msgspec
 from clutch.wire.errors import BadRequest
 from clutch.wire.ids import Fence, MemberId, NodeId
 from clutch.wire.messages import Hello, Refusal, Report, Wanted
+from clutch.wire.metrics import MetricsCommitted
 from clutch.wire.programs import Kit, KitRequest
 
 PROTOCOL = 1
@@ -164,6 +169,28 @@ class OutputCommitted(msgspec.Struct, frozen=True, tag="output_committed"):
     done: bool = False
 
 
+# -- bulk: metrics of members that have exited ---------------------------------------------------------------------
+
+METRICS_PIECE_BYTES = 512 * 2**10
+METRICS_BATCH_MAX_BYTES = 17 * 2**20
+"""Of one batch, which may come in several pieces."""
+
+
+class MetricsOpen(msgspec.Struct, frozen=True, tag="metrics_open"):
+    member: MemberId
+    fence: Fence
+
+
+class MetricsPiece(msgspec.Struct, frozen=True, tag="metrics_piece"):
+    """Batches as lines of JSON (``wire.metrics.MetricBatch``); a batch that is too large for one piece goes on in the
+    next (``more``). A piece without a line asks what is stored by now."""
+
+    member: MemberId
+    fence: Fence
+    lines: bytes
+    more: bool = False
+
+
 # -- bulk: tunnels ------------------------------------------------------------------------------------------------
 
 
@@ -196,8 +223,11 @@ class TunnelClose(msgspec.Struct, frozen=True, tag="tunnel_close"):
     error: str = ""
 
 
-BulkUp = OutputOpen | OutputPiece | OutputGap | OutputDone | TunnelData | TunnelCredit | TunnelClose
-BulkDown = OutputCommitted | TunnelOpen | TunnelData | TunnelCredit | TunnelClose
+BulkUp = (
+    OutputOpen | OutputPiece | OutputGap | OutputDone | MetricsOpen | MetricsPiece
+    | TunnelData | TunnelCredit | TunnelClose
+)  # fmt: skip
+BulkDown = OutputCommitted | MetricsCommitted | TunnelOpen | TunnelData | TunnelCredit | TunnelClose
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

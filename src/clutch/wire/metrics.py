@@ -66,6 +66,8 @@ class MetricsCommitted(msgspec.Struct, frozen=True, tag="metrics_committed"):
     member: MemberId
     fence: Fence
     sequence: int
+    refused: str = ""
+    """Why it will never take what was sent last, in words."""
 
 
 class MetricsQuery(msgspec.Struct, frozen=True, kw_only=True):

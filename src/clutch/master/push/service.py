@@ -24,6 +24,7 @@ from clutch.master.metrics_lane.lane import MetricsLane
 from clutch.master.push.bells import Bells
 from clutch.master.push.checkpoints import Checkpoints
 from clutch.master.push.lead import Lead
+from clutch.master.push.left import LeftMetrics
 from clutch.master.push.meetings import FOLDER as MEETINGS
 from clutch.master.push.meetings import RENDEZVOUS, Coming, Meetings, round_name
 from clutch.master.push.names import FOLDER as NAMES
@@ -93,6 +94,7 @@ class Push:
         self.meetings = Meetings(blobs, clock.now, self.bells, self._discard)
         self.after_metrics: list[AfterMetrics] = []
         """Awaited when batches are durable and before that is said; the member hears what they raise."""
+        self.left = LeftMetrics(loop, metrics, self.after_metrics)
         self.guest: Guest = lambda state, member, fence: None
         """Who speaks under a name that no task has."""
         self._metrics = metrics
