@@ -23,6 +23,8 @@ SILENT = 119
 """Exit code of a process that was silent for too long."""
 STUCK_AFTER_S = 5.0
 """How much later the interpreter's timer steps in for a thread that cannot run."""
+END_AFTER_S = 2.0
+"""How long a process that shall end waits for its peers to show where they are: its end takes them along."""
 LOOKS = 8
 """How often in one time of silence is looked."""
 
@@ -84,19 +86,19 @@ class Silence:
                 left_s = last + self.after_s - now
                 if left_s <= 0 and last != told:
                     told = last
-                    self._act()
+                    self._act(last)
                 every_s = min(self.after_s / LOOKS, left_s) if left_s > 0 else self.after_s / LOOKS
         finally:
             faulthandler.cancel_dump_traceback_later()
 
-    def _act(self) -> None:
+    def _act(self, last: float) -> None:
         then = "it is ended, to begin again from its last checkpoint" if self._restart else "it goes on"
         self._say(
             f"{self._who} has called nothing of its run for {self.after_s:g} s (no_report_timeout): where its threads "
             f"are follows, and {then}"
         )
         show_stacks()
-        if self._restart:
+        if self._restart and not self._closed.wait(END_AFTER_S) and self.last == last:
             os._exit(SILENT)
 
 

@@ -32,6 +32,17 @@ def say(**what):
 def heard():
     return sys.stdin.readline().strip()
 RANK = int(os.environ["RANK"])
+def attempt(run, step, fill, metadata=None, **more):
+    try:
+        with run.checkpoint(step, metadata, shard=True, **more) as path:
+            for name, text in fill.items():
+                (path / name).parent.mkdir(parents=True, exist_ok=True)
+                (path / name).write_text(text)
+    except ClutchError as error:
+        say(error=str(error), kind=type(error).__name__)
+    else:
+        say(id=run.latest_checkpoint.id, step=run.latest_checkpoint.step)
+
 """
 
 
