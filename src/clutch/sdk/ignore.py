@@ -16,8 +16,10 @@ FILE_NAME = ".clutchignore"
 DEFAULTS = (
     b".git/", b".git", b".hg/", b".svn/", b"__pycache__/", b"*.py[co]", b".venv/", b"venv/", b"node_modules/",
     b".mypy_cache/", b".ruff_cache/", b".pytest_cache/", b".ipynb_checkpoints/", b".tox/", b".DS_Store",
+    b"clutch-runs/", b"**/.local/share/clutch/", b"**/.config/clutch/",
 )  # fmt: skip
-"""Left at home unless a ``.clutchignore`` takes them back with ``!``."""
+"""Left at home unless a ``.clutchignore`` takes them back with ``!``. The last three are ours: what runs off the cluster
+left, and for somebody who works in their home the cluster's own files and keys, which change while they are packed."""
 
 SPECIAL = b"*?[\\"
 SLASH, BACKSLASH, SPACE = b"/\\ "

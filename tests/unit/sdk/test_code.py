@@ -129,6 +129,15 @@ def test_a_rule_in_a_folder_counts_for_that_folder(tmp_path: Path) -> None:
         assert list(unpacked(packed)) == [".clutchignore", "a", "a/.clutchignore", "a/keep.log"]
 
 
+def test_a_home_leaves_the_clusters_own_files_and_keys_at_home(tmp_path: Path) -> None:
+    for name in (".local/share/clutch/local.token", ".config/clutch/profile", "clutch-runs/train/run.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("ours")
+    (tmp_path / ".local" / "share" / "mine").write_text("mine")
+    with pack(tmp_path) as packed:
+        assert [name for name, info in unpacked(packed).items() if info.isfile()] == [".local/share/mine"]
+
+
 def test_too_much_says_what_is_large_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "big.bin").write_bytes(os.urandom(300_000))
