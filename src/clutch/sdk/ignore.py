@@ -18,7 +18,7 @@ DEFAULTS = (
     b".mypy_cache/", b".ruff_cache/", b".pytest_cache/", b".ipynb_checkpoints/", b".tox/", b".DS_Store",
     b"clutch-runs/", b"**/.local/share/clutch/", b"**/.config/clutch/",
 )  # fmt: skip
-"""Left at home unless a ``.clutchignore`` takes them back with ``!``. The last three are ours: what runs off the cluster
+"""Left at home unless a ``.clutchignore`` takes them back with ``!``. The last three are ours: what runs off a cluster
 left, and for somebody who works in their home the cluster's own files and keys, which change while they are packed."""
 
 SPECIAL = b"*?[\\"

@@ -1,4 +1,4 @@
-"""Every command the README shows is run as it stands, in a folder of its own."""
+"""Every shell block of the README is run as it stands, one after the other, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
 
 
-def readme_commands() -> list[str]:
-    """Lines of the README's shell blocks that call ``clutch``."""
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```(?:bash|console|sh|shell)\n(.*?)```", text, re.S)
-    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
-    return [line.split("  #")[0].strip() for line in lines if line.startswith("clutch ")]
+def readme_blocks() -> list[str]:
+    """The README's shell blocks that call ``clutch``, each as it stands."""
+    blocks = re.findall(r"```(?:bash|console|sh|shell)\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    plain = [re.sub(r"^\$ ", "", block, flags=re.M) for block in blocks]
+    return [block for block in plain if re.search(r"^clutch ", block, re.M)]
 
 
 def test_the_readme_shows_commands() -> None:
-    assert len(readme_commands()) >= 4
+    assert sum(line.startswith("clutch ") for block in readme_blocks() for line in block.splitlines()) >= 12
 
 
 def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
     env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     env.pop("XDG_DATA_HOME", None)
     try:
-        for command in readme_commands():
+        for block in readme_blocks():
+            script = ["bash", "-ex", "-c", block]  # stops at what fails, and says what it ran
             out = subprocess.run(
-                ["bash", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110, check=False
+                script, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110, check=False
             )
-            assert out.returncode == 0, f"{command}\n{out.stdout}{out.stderr}"
+            assert out.returncode == 0, f"{block}\n{out.stdout}{out.stderr}"
+            if "--search" in block:
+                assert "8 ended" in out.stdout and "completed" in out.stdout, out.stdout
     finally:
         down = ["bash", "-c", "clutch down"]
         subprocess.run(down, cwd=tmp_path, env=env, capture_output=True, timeout=110, check=False)
