@@ -19,6 +19,7 @@ from comms_ground import house
 from clutch.backends.transports.keys import KeyPair, new_keys
 from clutch.runtime.distributed import Group
 from clutch.runtime.distributed.meeting import Meeting, pair_from
+from clutch.runtime.distributed.shape import Seat
 from clutch.runtime.rendezvous import ReservedPort
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, NotAllowed, TimedOut
 from clutch.wire.push import Peer, Roster
@@ -186,6 +187,61 @@ def test_members_meet_by_their_roster() -> None:
 
     found = together([lambda rank=rank: work(rank) for rank in range(3)])  # type: ignore[misc]
     assert found == [[0, 2, 0, 2, [0, 2]], [0, 1, 1, 2, [1]], [1, 2, 0, 2, [0, 2]]]
+
+
+def test_members_of_one_node_in_different_containers_are_still_one_node() -> None:
+    """They cannot open each other's unix sockets, so what is local goes over tcp between their heads."""
+    meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=20)
+    large = numpy.arange(50_000)
+
+    def work(rank: int) -> list[Any]:
+        seat = Seat(rank, 4, rank % 3, 3 if rank < 3 else 1, f"node {rank // 3}", place="one" if rank != 1 else "two")
+        with Group(seat, meeting) as group:
+            group.barrier_local()
+            came = group.allgather_local(large + rank)
+            assert all(
+                (part == large + source).all() for source, part in zip(group.allgather_local(rank), came, strict=True)
+            )
+            return [
+                group.allgather_local(rank), group.broadcast_local(rank, group.local_size - 1),
+                group.allreduce_local(rank, "sum"), group.gather_local(rank), group.allgather(rank),
+            ]  # fmt: skip
+
+    found = together([lambda rank=rank: work(rank) for rank in range(4)])  # type: ignore[misc]
+    everybody = [0, 1, 2, 3]
+    assert found == [
+        [[0, 1, 2], 2, 3, [0, 1, 2], everybody],
+        [[0, 1, 2], 2, 3, None, everybody],
+        [[0, 1, 2], 2, 3, None, everybody],
+        [[3], 3, 3, [3], everybody],
+    ]
+
+
+FORGETFUL = """
+import sys
+from clutch.backends.transports.keys import KeyPair
+from clutch.runtime.distributed import Group
+from clutch.runtime.distributed.meeting import Meeting, pair_from
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+group = Group.create(rank, 2, Meeting(ports=(port,), keys=pair_from("s"), within_s=60))
+group.barrier()
+if rank == 0:
+    try:
+        group.barrier()
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_a_program_that_forgets_to_close_ends_and_is_missed() -> None:
+    port = free_port()
+    running = [
+        subprocess.Popen([sys.executable, "-c", FORGETFUL, str(rank), str(port)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=60)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert said[0].startswith("rank 1: it closed its group before barrier() #3.")
 
 
 def test_processes_of_members_meet_by_their_environment(tmp_path: Path) -> None:

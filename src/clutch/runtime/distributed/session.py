@@ -58,7 +58,7 @@ class Session:
         self._door = Door()
         known = msgspec.structs.replace(
             seat,
-            place=machine_place(),
+            place=seat.place or machine_place(),
             address=own_address,
             port=self._far.port,
             door=self._door.path,
