@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ from clutch.runtime.launch.supervisor_main import devices_of, parsed, rank_envir
 from clutch.runtime.launch.torchrun import Torchrun
 from clutch.runtime.launch.world import world_of, world_variables
 from clutch.runtime.rendezvous import ReservedPort, alone, chief_address
-from clutch.wire.errors import BadRequest
+from clutch.wire.errors import BadRequest, Unavailable
 from clutch.wire.messages import Exit, ExitCause
 from clutch.wire.programs import (
     AccelerateLaunch,
@@ -234,6 +235,16 @@ def test_a_reserved_port_is_given_to_nobody_who_asks_for_any() -> None:
             other.close()
     finally:
         port.close()
+
+
+def test_a_node_without_a_free_port_says_so() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(Unavailable, match="no port is free on this node: Too many open files"):
+            ReservedPort()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(
