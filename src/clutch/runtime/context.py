@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 TRAINING = "training"
 ACKNOWLEDGE_S = 20.0
+SETTLE_WITHIN_S = 5.0
+"""So long a checkpoint waits for the disk that reports are spooled to."""
 
 
 class Parts(msgspec.Struct, kw_only=True):
@@ -337,6 +339,7 @@ class Run:
         from clutch.runtime.saving import Saving, Wanted, words
 
         step = plain_step(step, "checkpoint")
+        self._reporter.settle(SETTLE_WITHIN_S)  # a run that goes on from here does not report what came before again
         if shard and self._together is not None and not background:
             from pathlib import Path
 

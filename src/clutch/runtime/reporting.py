@@ -77,15 +77,21 @@ class Reporter:
     def progress(self, fraction: float, message: str) -> None:
         self._outlet().progress(fraction, message)
 
+    def settle(self, within_s: float) -> None:
+        """Returns when nothing reported so far waits in memory any more, where a killed process would lose it."""
+        if self._thread is None:
+            return
+        until = time.monotonic() + within_s
+        with self._taken:
+            wanted = self._rounds + 2  # the round under way may have begun before the last report
+            while self._rounds < wanted and self._thread.is_alive() and time.monotonic() < until:
+                self._wake.set()
+                self._taken.wait(0.05)
+
     def flush(self, within_s: float) -> bool:
         """Whether everything reported so far is where it belongs, at most so long from now."""
         until = time.monotonic() + within_s
-        if self._thread is not None:
-            with self._taken:
-                wanted = self._rounds + 2  # the round under way may have begun before the last report
-                while self._rounds < wanted and self._thread.is_alive() and time.monotonic() < until:
-                    self._wake.set()
-                    self._taken.wait(0.05)
+        self.settle(within_s)
         return self._outlet().flush(max(0.0, until - time.monotonic()))
 
     def close(self, within_s: float) -> None:

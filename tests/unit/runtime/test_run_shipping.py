@@ -177,6 +177,21 @@ def test_what_no_master_takes_is_left_and_said(ground: Ground) -> None:
     spool.close()
 
 
+def test_what_has_settled_is_on_disk_while_no_master_answers(ground: Ground) -> None:
+    """A run that is killed behind a checkpoint has lost no report from before it."""
+    ground.voice.gate.clear()
+    for step in range(700):
+        ground.report(step)
+        if step % 100 == 99:
+            ground.reporter.settle(10.0)
+            spooled = [
+                point.step
+                for line in (ground.folder / "spool.jsonl").read_bytes().splitlines()
+                for point in msgspec.json.decode(line, type=MetricBatch).points
+            ]
+            assert spooled == list(range(step + 1))
+
+
 def test_the_loop_does_not_wait_for_a_thread_that_is_stuck(ground: Ground) -> None:
     """Reports are bounded in memory: beyond it training points are counted and dropped, validations are not."""
     from clutch.runtime import reporting
