@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from comms_ground import play
 
-SHAPES = [[1], [2], [1, 1], [2, 1], [3], [1, 1, 1], [4, 1, 3, 1], [9], [16], [5, 1, 7, 3], [1] * 9 + [2]]
+SHAPES = [[1], [2], [1, 1], [2, 1], [3], [1, 1, 1], [4, 1, 3, 1], [9], [16], [5, 1, 7, 3], [1] * 9, [1] * 17 + [2]]
 
 
 @pytest.mark.parametrize("nodes", SHAPES, ids=lambda nodes: "-".join(map(str, nodes)))

@@ -46,7 +46,12 @@ def disturbed(ground: Gangs, kinds: list[str], seed: int, *, shard: bool) -> lis
         epoch = gang.next_epoch(epoch, RESTART_S)
     gate.touch()
     gang.ended(within_s=RESTART_S)
-    assert gang.losses() == expected, "the same in every step, to the last bit"
+    found = gang.losses()
+    missing = sorted({step for step, _ in expected} - {step for step, _ in found})
+    print(f"seed {seed}: {len(found)} of {len(expected)} losses; missing {missing}")
+    assert found == [one for one in expected if one[0] not in missing], "each at most once, the same to the last bit"
+    assert -1 not in missing and STEPS not in missing
+    assert not missing or "node" in kinds, "what was reported before a checkpoint outlives all but a lost network"
     assert Counter(death.kind for death in deaths) == Counter(kinds)
     worst = max(max(death.processes_s, death.known_s) for death in deaths)
     assert worst < END_WITHIN_S, f"{worst:.2f} s from a death to the end of all"

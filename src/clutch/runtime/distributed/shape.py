@@ -13,7 +13,7 @@ import msgspec
 
 from clutch.wire.errors import BadRequest
 
-STAR_UP_TO = 8
+STAR_UP_TO = 16
 """Up to so many heads, each speaks with the first one."""
 FAN_OUT = 4
 """How many each head of a tree feeds, where there are more."""
