@@ -49,6 +49,9 @@ def run(
     leave_within: Annotated[float, typer.Option("--leave-within", min=0, help="Seconds to save itself.")] = 30.0,
     preemptible: Annotated[bool, typer.Option("--preemptible/--keep", help="May it be asked to leave?")] = True,
     exclude: Annotated[list[str] | None, typer.Option("--exclude", help="Not on this node.")] = None,
+    launch: Annotated[
+        str, typer.Option("--launch", help="Start it once a slot: ranks, torchrun, accelerate, MODULE:CLASS.")
+    ] = "",
     code: Annotated[Path, typer.Option("--code", help="The folder it runs in a copy of.")] = Path(),
     no_code: Annotated[bool, typer.Option("--no-code", help="Run it in an empty folder.")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Only submit it and print its id.")] = False,
@@ -74,7 +77,7 @@ def run(
         "workspace": workspace, "project": project, "priority": priority, "secrets": secret or (), "image": image,
         "environment": dict(parse_variable(text) for text in env or ()), "mounts": mount or (), "ports": expose or (),
         "max_restarts": max_restarts, "on_node_lost": on_node_lost, "leave_within_s": leave_within,
-        "preemptible": preemptible, "excluded_nodes": exclude or (),
+        "preemptible": preemptible, "excluded_nodes": exclude or (), "launch": launch,
     }  # fmt: skip
     if search:
         from clutch.cli.searching import Search

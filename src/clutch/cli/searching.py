@@ -51,6 +51,9 @@ def config_of(command: Sequence[str], search: Search, wish: dict[str, Any]) -> d
     }
     if wish["slots"] is not None:
         config["resources"]["slots_per_trial"] = wish["slots"]
+    if wish["launch"]:
+        own = ":" in wish["launch"]
+        config["launch"] = {"name": "class", "class": wish["launch"]} if own else wish["launch"]
     if wish["environment"]:
         config["environment"] = {"environment_variables": wish["environment"]}
     if wish["image"]:

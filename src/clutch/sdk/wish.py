@@ -6,12 +6,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
 from clutch.wire.api import SubmitTask
 from clutch.wire.errors import BadRequest
-from clutch.wire.programs import Image, Mount, Program, SecretUse
+from clutch.wire.programs import (
+    AccelerateLaunch,
+    Image,
+    Launching,
+    Mount,
+    OwnLaunch,
+    PlainLaunch,
+    Program,
+    RanksLaunch,
+    SecretUse,
+    TorchrunLaunch,
+)
 from clutch.wire.resources import CUDA, Resources
 from clutch.wire.specs import DEFAULT_PRIORITY, OnNodeLost
 
@@ -20,6 +31,11 @@ UNITS = {
     "g": 2**30, "gib": 2**30, "gb": 10**9, "t": 2**40, "tib": 2**40, "tb": 10**12,
 }  # fmt: skip
 DURATIONS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LAUNCHES: dict[str, Callable[[], Launching]] = {
+    "ranks": RanksLaunch,
+    "torchrun": TorchrunLaunch,
+    "accelerate": AccelerateLaunch,
+}
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -48,6 +64,7 @@ class Wish(TypedDict, total=False):
     excluded_nodes: Sequence[str]
     idle_timeout_s: float
     rendezvous: bool
+    launch: str
     task_kind: str
 
 
@@ -74,6 +91,7 @@ def submission(argv: Sequence[str], code: str, key: str, wish: Wish) -> SubmitTa
             ports=tuple(wish.get("ports", ())),
             idle_timeout_s=wish.get("idle_timeout_s", 0.0),
             rendezvous=wish.get("rendezvous", False),
+            launch=parse_launch(wish.get("launch", "")),
         ),
         name=wish.get("name", ""),
         kind=wish.get("task_kind", "command"),
@@ -95,6 +113,18 @@ def submission(argv: Sequence[str], code: str, key: str, wish: Wish) -> SubmitTa
         excluded_nodes=tuple(wish.get("excluded_nodes", ())),
         key=key,
     )
+
+
+def parse_launch(text: str) -> Launching:
+    """What starts a member's processes: ``ranks``, ``torchrun``, ``accelerate``, or a class as ``MODULE:CLASS``."""
+    if ":" in text:
+        return OwnLaunch(spot=text)
+    if text in ("", "plain"):
+        return PlainLaunch()
+    if text not in LAUNCHES:
+        step = f"Write plain, {', '.join(LAUNCHES)}, or MODULE:CLASS."
+        raise BadRequest(f"{text!r} starts nothing", object="--launch", next_step=step)
+    return LAUNCHES[text]()
 
 
 def _on_node_lost(text: str) -> OnNodeLost:
