@@ -27,7 +27,7 @@ from clutch.wire.specs import PoolSpec
 from clutch.wire.views import AllocationView
 
 PROGRAM = Path(gang_trial.__file__)
-LOST_AFTER_S = 2.0
+LOST_AFTER_S = 1.0
 """So long after its last sign a node's members count as gone."""
 WAIT_S = 60.0
 
