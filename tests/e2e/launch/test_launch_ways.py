@@ -107,6 +107,7 @@ def test_a_member_without_peers_has_ranks_too(two_nodes: Ground) -> None:
 
 def test_a_launcher_of_the_users_own(two_nodes: Ground) -> None:
     files = {path.name: path.read_text() for path in EXAMPLE.glob("*.py")}
+    files |= dict.fromkeys(("tempfile.py", "resource.py", "msgspec.py"), "raise SystemExit('not this one')")
     task = two_nodes.submit(files, (sys.executable, "hello.py"), OwnLaunch(spot="mpi_like:MpiLike"))
     assert task.wait(60).task.reason == "done", "\n".join(texts(task))
     found = sorted(text for text in texts(task) if "hello" in text)

@@ -203,6 +203,7 @@ def test_a_class_of_the_users_own(tmp_path: Path) -> None:
         said = OwnLaunch(spot="launch_mine:Mine", options={"words": ["mpirun"]})
         launch = Own(said, str(tmp_path)).launch(("a",), {"CLUTCH_LAST_WORDS": "/x"}, roster_of((2, 3)))
         assert launch.argv[-2:] == ("mpirun", "a") and "around" in launch.argv
+        assert not any(str(tmp_path) in word for word in launch.argv), "no file of the user's is loaded into ours"
         assert launch.environment == {"SIZE": "5", "CLUTCH_LAST_WORDS": "/x"}
         with pytest.raises(BadRequest, match="did not answer within 1 s"):
             Own(OwnLaunch(spot="launch_mine:Slow"), str(tmp_path), within_s=1).launch(("a",), {}, None)

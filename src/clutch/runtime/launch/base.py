@@ -13,6 +13,16 @@ import msgspec
 
 from clutch.wire.push import Roster
 
+_START = (
+    "import sys; sys.modules['typing_extensions'] = None; "  # msgspec would load it, with much more
+    "sys.path[1:1] = sys.argv[1].split(':'); "
+    "from clutch.runtime.launch.supervisor_main import main; main(sys.argv[2:])"
+)
+_FOLDERS = ":".join(folder for folder in sys.path if folder.startswith("/") and ":" not in folder)
+"""Where our packages are, as of before a launcher of the user's own may have added its folder: a file ``select.py`` of
+the program must not take the place of Python's."""
+_SUPERVISOR = (sys.executable, "-I", "-c", _START, _FOLDERS)
+
 
 class Launch(msgspec.Struct, frozen=True):
     """What replaces this process. ``environment`` is everything it sees."""
@@ -33,22 +43,9 @@ def supervisor_words(way: str, options: dict[str, str | None]) -> tuple[str, ...
     """The process over all ranks of a member; the command or the launcher follows. Its options: a name that has None
     for a value stands alone."""
     said = [word for name, value in options.items() for word in (f"--{name}", value) if word is not None]
-    return (*_supervisor(), way, *said, "--")
+    return (*_SUPERVISOR, way, *said, "--")
 
 
 def rank_words() -> tuple[str, ...]:
     """What a launcher puts before the command of one rank, whose number is in ``RANK`` (or what MPI and Slurm say)."""
-    return (*_supervisor(), "one")
-
-
-_START = (
-    "import sys; sys.modules['typing_extensions'] = None; "  # msgspec would load it, with much more
-    "sys.path[1:1] = sys.argv[1].split(':'); "
-    "from clutch.runtime.launch.supervisor_main import main; main(sys.argv[2:])"
-)
-
-
-def _supervisor() -> tuple[str, ...]:
-    """It finds our packages where boot has them, and nothing that the user's own variables (PYTHONPATH) name."""
-    folders = ":".join(folder for folder in sys.path if folder.startswith("/") and ":" not in folder)
-    return (sys.executable, "-I", "-c", _START, folders)
+    return (*_SUPERVISOR, "one")
