@@ -148,10 +148,20 @@ while True:
 STAYS = "import time; print('begun', flush=True); time.sleep(600)"
 
 
-@pytest.mark.parametrize(("text", "reason"), [(LEAVES, "done"), (STAYS, "cancelled")], ids=["saves", "dies"])
-def test_ranks_that_are_asked_to_leave_have_not_failed(two_nodes: Ground, text: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("launch", "text", "reason"),
+    [
+        (RanksLaunch(), LEAVES, "done"),
+        (RanksLaunch(), STAYS, "cancelled"),
+        (TorchrunLaunch(), STAYS, "cancelled"),
+    ],
+    ids=["saves", "dies", "dies-torchrun"],
+)
+def test_ranks_that_are_asked_to_leave_have_not_failed(
+    two_nodes: Ground, launch: Launching, text: str, reason: str
+) -> None:
     """Each has the time it needs, whoever went before; exit 0 of all is *done*, as of any program."""
-    task = two_nodes.submit({"program.py": text}, PYTHON, RanksLaunch())
+    task = two_nodes.submit({"program.py": text}, PYTHON, launch)
     until(lambda: len([line for line in texts(task) if line.endswith("begun")]) == 5, "all have begun", 60)
     task.stop()
     detail = task.wait(60)
