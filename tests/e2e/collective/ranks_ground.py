@@ -102,7 +102,7 @@ class Ranks:
         stdout = self.processes[rank].stdout
         assert stdout is not None
         while line := stdout.readline():
-            if line.startswith("{"):
+            if line.startswith('{"'):
                 return msgspec.json.decode(line)
         raise AssertionError(f"rank {rank} has ended:\n{self.stderr(rank)}")
 
@@ -131,10 +131,14 @@ class Ranks:
         assert codes == [0] * self.size, "\n".join(f"rank {r}: {codes[r]}\n{self.stderr(r)}" for r in range(self.size))
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Committed ones of the only run below a folder."""
-    return sorted(path.with_suffix("") for path in folder.glob("clutch-runs/*/checkpoints/*.json"))
+def checkpoints(folder: Path, run: str = "clutch-runs/*") -> list[Path]:
+    """Committed ones of a run below a folder; of the only one, unless it is named."""
+    return sorted(path.with_suffix("") for path in folder.glob(f"{run}/checkpoints/*.json"))
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {path: (folder / path).read_text() for path in sorted(files_of(folder))}

@@ -187,6 +187,19 @@ def test_what_a_validation_of_all_ranks_decides_is_heard_by_all(tmp_path: Path) 
         ranks.done()
 
 
+def test_ranks_make_one_run_after_the_other(tmp_path: Path) -> None:
+    text = f"""
+    for number in range(3):
+        with {TOGETHER} as run:
+            run.report(number, a=1, all_ranks=True)
+            say(number=number, all=run.distributed.allgather(RANK))
+    """
+    with Ranks(text, 3, tmp_path) as ranks:
+        for number in range(3):
+            assert ranks.lines() == [{"number": number, "all": [0, 1, 2]}] * 3
+        ranks.done()
+
+
 def test_a_rank_that_fails_is_named_on_the_others(tmp_path: Path) -> None:
     text = f"""
     with {TOGETHER} as run:

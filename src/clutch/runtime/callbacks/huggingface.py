@@ -7,7 +7,9 @@
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.resume_path)
 
-What the trainer saves (``save_strategy``) becomes a checkpoint of the run; a run that must leave saves first.
+What the trainer saves (``save_strategy``) becomes a checkpoint of the run; a run that must leave saves first. On
+several processes each of them makes a run and its callback; rank 0 reports, and what each node has saved is one
+checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from clutch.wire.errors import Conflict
+from clutch.runtime.callbacks.ranks import check_ranks, validate_together
 
 if TYPE_CHECKING:
     from clutch.runtime.context import Run
@@ -43,15 +45,10 @@ class HuggingFaceCallback(TrainerCallback):
     # -- what the trainer calls ------------------------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        if args.world_size > 1:
-            raise Conflict(
-                f"the trainer has {args.world_size} processes, and this callback knows one",
-                object="HuggingFaceCallback",
-                next_step="Train with one process.",
-            )
+        check_ranks(self.run, args.world_size, "HuggingFaceCallback")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
-        if not logs:
+        if not logs or self.run.rank != 0:
             return
         if FINAL in logs or any(name.startswith(EVALUATION) for name in logs):
             return  # a summary of the whole, or a validation
@@ -60,10 +57,9 @@ class HuggingFaceCallback(TrainerCallback):
             self.run.report(state.global_step, values)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
-        if not metrics:
-            return
-        values = {name.removeprefix(EVALUATION): value for name, value in _numbers(metrics).items() if name != "epoch"}
-        if values and not self.run.validate(state.global_step, values):
+        found = _numbers(metrics or {})
+        values = {name.removeprefix(EVALUATION): value for name, value in found.items() if name != "epoch"}
+        if not validate_together(self.run, state.global_step, values):
             self._leave(control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -73,8 +69,12 @@ class HuggingFaceCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         step = state.global_step
         saved = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-        with self.run.checkpoint(step, {"epoch": state.epoch or 0.0}) as path:
-            shutil.copytree(saved, Path(path) / FOLDER)
+        several = self.run.size > 1
+        if several:
+            self.run.distributed.barrier()  # each process writes some files of its own, before it comes here
+        with self.run.checkpoint(step, {"epoch": state.epoch or 0.0}, shard=several) as path:
+            if not several or self.run.distributed.is_local_chief:
+                shutil.copytree(saved, Path(path) / FOLDER)
 
     def _leave(self, control: Any) -> None:
         control.should_save = True

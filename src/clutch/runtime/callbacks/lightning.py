@@ -6,22 +6,29 @@
         callback = clutch.LightningCallback(run)
         trainer = Trainer(max_epochs=10, callbacks=[callback], logger=callback.logger(), enable_checkpointing=False)
         trainer.fit(model, data, ckpt_path=callback.resume_path)
+
+On several processes each of them makes a run and its callback; rank 0 reports, all save together.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
-from clutch.wire.errors import BadRequest, Conflict
+from clutch.runtime.callbacks.ranks import check_ranks, validate_together
+from clutch.wire.errors import BadRequest
 
 if TYPE_CHECKING:
     from clutch.runtime.context import Run
 
 FILE = "lightning.ckpt"
+EVERYWHERE = "/tmp"
+"""Where a folder of one name can be made on each of several nodes."""
 
 
 class LightningCallback(pl.Callback):
@@ -54,12 +61,7 @@ class LightningCallback(pl.Callback):
     # -- what the trainer calls ------------------------------------------------------------------------------------
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        if trainer.world_size > 1:
-            raise Conflict(
-                f"the trainer has {trainer.world_size} processes, and this callback knows one",
-                object="LightningCallback",
-                next_step="Train with devices=1.",
-            )
+        check_ranks(self.run, trainer.world_size, "LightningCallback")
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -67,7 +69,7 @@ class LightningCallback(pl.Callback):
         step = trainer.global_step
         every = self._report_every or trainer.log_every_n_steps
         has_logger = any(isinstance(one, ClutchLogger) for one in trainer.loggers)
-        if not has_logger and every and step % every == 0:
+        if self.run.rank == 0 and not has_logger and every and step % every == 0:
             values = _numbers(trainer.logged_metrics or trainer.callback_metrics)
             if values:
                 self.run.report(step, values)
@@ -78,10 +80,8 @@ class LightningCallback(pl.Callback):
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.sanity_checking:
             return
-        step, go_on = trainer.global_step, True
-        values = _numbers(trainer.callback_metrics)
-        if values:
-            go_on = self.run.validate(step, values)
+        step = trainer.global_step
+        go_on = validate_together(self.run, step, _numbers(trainer.callback_metrics))
         self._validations += 1
         if not go_on or (self._save_every and self._validations % self._save_every == 0):
             self._save_later = True
@@ -102,8 +102,23 @@ class LightningCallback(pl.Callback):
         if step == self._saved_step:
             return
         self._saved_step = step
-        with self.run.checkpoint(step, {"epoch": trainer.current_epoch}) as path:
-            trainer.save_checkpoint(Path(path) / FILE)
+        metadata = {"epoch": trainer.current_epoch}
+        if self.run.size == 1:
+            with self.run.checkpoint(step, metadata) as path:
+                trainer.save_checkpoint(Path(path) / FILE)
+            return
+        ranks = self.run.distributed
+        folder = Path(ranks.broadcast(str(self._common_folder(step))))  # some strategies write to rank 0's path
+        try:
+            with self.run.checkpoint(step, metadata, shard=True, folder=folder) as path:
+                trainer.save_checkpoint(Path(path) / FILE)
+        finally:
+            if ranks.is_local_chief:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _common_folder(self, step: int) -> Path:
+        name = f"clutch-lightning-{step}-{os.urandom(8).hex()}"
+        return (Path(EVERYWHERE) if self.run.distributed.cross_size > 1 else self.run.output_dir) / name
 
 
 class ClutchLogger(Logger):
@@ -126,7 +141,7 @@ class ClutchLogger(Logger):
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         values = {name: value for name, value in _numbers(metrics).items() if name != "epoch"}
-        if values:
+        if values and self._run.rank == 0:
             self._run.report(step or 0, values)
 
 
