@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from clutch.testing.cluster import Cluster
+from clutch.sdk import calls
+from clutch.testing.cluster import Cluster, until
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CLUTCH = (sys.executable, "-m", "clutch.cli.main")
@@ -116,6 +117,39 @@ def test_lightning(cluster: Cluster) -> None:
     assert found["best_step"] > 0 and found["best_checkpoint"]
 
 
+@pytest.fixture
+def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """With two slots each, and torchrun at hand."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    with Cluster(tmp_path) as made:
+        made.start()
+        for name in ("one", "two"):
+            made.add_agent(name, slots=2)
+        made.wait_nodes("one", "two")
+        yield made
+
+
+def test_ddp(two_nodes: Cluster) -> None:
+    found = searched(two_nodes, "ddp", *(f"hyperparameters.{said}" for said in ("steps=10", "every=5", "batch=4")))
+    assert (found["best_step"], found["best_checkpoint"] != "") == (10, True)
+    (ran,) = two_nodes.client.perform(calls.get_task(f"{found['key']}.1")).allocations
+    assert sorted(ran.nodes.split(",")) == ["one", "two"], "two ranks on each"
+
+
+@pytest.mark.slow
+def test_ddp_that_is_paused_learns_the_same(two_nodes: Cluster) -> None:
+    calm = searched(two_nodes, "ddp", name="calm")
+    said = run(two_nodes, *CLUTCH, "experiment", "create", "search.yaml", ".", "--detach", folder="ddp").strip()
+    until(lambda: listed(two_nodes, "sentences-ddp")[0]["has_best"], "its first validation", 60)
+    run(two_nodes, *CLUTCH, "experiment", "pause", said)
+    until(lambda: listed(two_nodes, "sentences-ddp")[0]["trials_running"] == 0, "it has left", 60)
+    run(two_nodes, *CLUTCH, "experiment", "resume", said)
+    run(two_nodes, *CLUTCH, "experiment", "wait", said)
+    (shaken,) = listed(two_nodes, "sentences-ddp")
+    assert (shaken["state"], shaken["best"], shaken["best_step"]) == ("completed", calm["best"], calm["best_step"])
+    assert len(two_nodes.client.perform(calls.get_task(f"{said}.1")).allocations) == 2, "it went on in a second run"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_as_it_stands(cluster: Cluster, folder: str) -> None:
@@ -129,6 +163,7 @@ def test_as_it_stands(cluster: Cluster, folder: str) -> None:
     "folder",
     [
         "custom_search", "digits", "pbt", pytest.param("huggingface", marks=pytest.mark.slow),
+        pytest.param("ddp", marks=pytest.mark.slow),
         pytest.param("lightning", marks=pytest.mark.slow), pytest.param("pytorch", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
