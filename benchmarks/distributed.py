@@ -1,6 +1,6 @@
 """How fast ranks speak: our groups beside two others, as processes of this machine, in the same run.
 
-    python benchmarks/distributed.py [--ranks 16] [--quick] [--json FILE]
+    python benchmarks/distributed.py [--ranks 16] [--quick] [--only "star;ours, one node"] [--json FILE]
 
 Every rank is a process of its own. Ways:
 
@@ -240,14 +240,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=16)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="ways with semicolons between them; the star is always measured")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     plan = {"float": 100, "1 MB": 4} if arguments.quick else {"float": 500, "1 MB": 12}
     rounds = 1 if arguments.quick else 3
-    with_gloo = _has_torch()
+    wanted = {name.strip() for name in arguments.only.split(";") if name.strip()}
+    with_gloo = (not wanted or "gloo" in wanted) and _has_torch()
+    chosen = ways(arguments.ranks, with_gloo=with_gloo)
+    chosen = {name: make for name, make in chosen.items() if not wanted or name in wanted | {"star"}}
     found: dict[str, dict[str, list[list[float]]]] = {}
     for _ in range(rounds):
-        for name, make in ways(arguments.ranks, with_gloo=with_gloo).items():
+        for name, make in chosen.items():
+            sys.stderr.write(f"{name} ...\n")
             for what, times in measure(make, plan, arguments.ranks).items():
                 found.setdefault(name, {}).setdefault(what, []).append(times)
     summary = {name: {what: _summary(runs) for what, runs in measured.items()} for name, measured in found.items()}
