@@ -51,10 +51,12 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Gangs:
-    """Nodes ``n0``, ``n1`` ... with so many slots each, every one behind a cable of its own."""
+    """Nodes ``n0``, ``n1`` ... with so many slots each, every one behind a cable of its own; or without ``cables`` all
+    on this machine's own network, which takes no root."""
 
-    def __init__(self, folder: Path, *slots: int) -> None:
+    def __init__(self, folder: Path, *slots: int, cables: bool = True) -> None:
         self.folder = folder
+        self.wants_cables = cables
         self.slots = slots
         self.cluster = Cluster(folder / "cluster")
         self.cables: dict[str, namespaces.Namespace] = {}
@@ -63,21 +65,23 @@ class Gangs:
 
     def __enter__(self) -> Gangs:
         with ExitStack() as stack:
-            made = [stack.enter_context(namespaces.namespace(20 + number)) for number in range(len(self.slots))]
-            for there in made:
-                _connect(there)
+            names = [f"n{number}" for number in range(len(self.slots))]
+            if self.wants_cables:
+                for number, name in enumerate(names):
+                    self.cables[name] = stack.enter_context(namespaces.namespace(20 + number))
+                    _connect(self.cables[name])
             stack.enter_context(self.cluster)
-            master = self.cluster.masters[0]
-            master.arguments = (*master.arguments, "--host=0.0.0.0", "--insecure")
+            if self.wants_cables:
+                master = self.cluster.masters[0]
+                master.arguments = (*master.arguments, "--host=0.0.0.0", "--insecure")
             self.cluster.start()
             pool = PoolSpec(name=PoolName("default"), node_lost_after_s=LOST_AFTER_S)
             self.cluster.client.perform(calls.put_pool(pool))
-            for number, there in enumerate(made):
-                name = f"n{number}"
-                self.cables[name] = there
-                address = f"http://{there.outside}:{self.cluster.ports[0]}"
-                self.cluster.add_agent(name, self.slots[number], prefix=there.prefix, masters=(address,))
-            self.cluster.wait_nodes(*self.cables)
+            for name, slots in zip(names, self.slots, strict=True):
+                there = self.cables.get(name)
+                masters = (f"http://{there.outside}:{self.cluster.ports[0]}",) if there else ()
+                self.cluster.add_agent(name, slots, prefix=there.prefix if there else (), masters=masters)
+            self.cluster.wait_nodes(*names)
             self._stack = stack.pop_all()
         return self
 
@@ -284,3 +288,8 @@ def _connect(there: namespaces.Namespace) -> None:
     Path(f"/proc/sys/net/ipv4/conf/{there.cable}/forwarding").write_text("1")
     route = ["ip", "-n", there.name, "route", "add", "default", "via", there.outside]
     subprocess.run(route, check=True, capture_output=True)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
