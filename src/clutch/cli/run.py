@@ -13,7 +13,6 @@ import typer
 from clutch.cli.where import connect
 
 if TYPE_CHECKING:
-    from clutch.cli.searching import Search
     from clutch.sdk.client import Client
     from clutch.sdk.wish import Wish
 
@@ -80,34 +79,31 @@ def run(
         "preemptible": preemptible, "excluded_nodes": exclude or (), "launch": launch,
     }  # fmt: skip
     if search:
-        from clutch.cli.searching import Search
-
-        wanted = Search(
-            hyperparameters=search,
-            trials=trials,
-            method=method,
-            metric=metric,
-            maximize=maximize,
-            max_time=max_time,
-            concurrent=concurrent,
-        )
-        raise typer.Exit(
-            run_search(context, command, None if no_code else code, wanted, {**wish, "slots": slots}, detach)
-        )
+        wanted = {
+            "hyperparameters": search, "trials": trials, "method": method, "metric": metric, "maximize": maximize,
+            "max_time": max_time, "concurrent": concurrent,
+        }  # fmt: skip
+        folder = None if no_code else code
+        raise typer.Exit(run_search(context, command, folder, wanted, {**wish, "slots": slots}, detach))
     with connect(context) as client:
         digest = "" if no_code else upload(client, code)
         raise typer.Exit(submit_and_stay(client, command, digest, wish, detach=detach))
 
 
 def run_search(
-    context: typer.Context, command: list[str], code: Path | None, search: Search, wish: dict[str, Any], detach: bool
+    context: typer.Context,
+    command: list[str],
+    code: Path | None,
+    search: dict[str, Any],
+    wish: dict[str, Any],
+    detach: bool,
 ) -> int:
     """An experiment that runs the command many times."""
     from clutch.cli.experiments import submit_and_follow
-    from clutch.cli.searching import config_of
+    from clutch.cli.searching import Search, config_of
     from clutch.wire.experiment_api import SubmitExperiment
 
-    config = config_of(command, search, wish)
+    config = config_of(command, Search(**search), wish)
     with connect(context) as client:
         digest = upload(client, code) if code is not None else ""
         about = {"workspace": wish["workspace"], "project": wish["project"], "code": digest}

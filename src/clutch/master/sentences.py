@@ -92,7 +92,7 @@ def _running(task: Task, allocation: Allocation, members: list[Member], uses: Us
             return f"{over}{detail}; what still runs {where} is being ended."
         case AllocationState.FLUSHING:
             left = seconds(allocation.flush_deadline - now)
-            return f"{over}; its last output is being stored, for at most {left}."
+            return f"{over}; its last output and metrics are being stored, for at most {left}."
     up = sum(m.state is MemberState.RUNNING for m in members)
     count = f"{up} of its {len(members)} members run" if len(members) > 1 else "It runs"
     wished = f"; {WISHED[task.wish]}" if task.wish in WISHED else ""
