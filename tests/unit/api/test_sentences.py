@@ -55,7 +55,7 @@ def test_every_state_of_a_run_has_its_sentence(state: AllocationState) -> None:
         AllocationState.RUNNING: "It runs on n1 with docker 27 since 60 s (run 2)",
         AllocationState.LEAVING: "asked to leave on n1 (preempted) within 30 s, and has said that it will",
         AllocationState.ENDING: "Run 2 is over (failed): main.0 exited; what still runs on n1 is being ended",
-        AllocationState.FLUSHING: "its last output is being stored, for at most 10 s",
+        AllocationState.FLUSHING: "its last output and metrics are being stored, for at most 10 s",
         AllocationState.ENDED: "n1",
     }
     assert expected[state] in sentence and sentence.endswith(".")

@@ -361,3 +361,11 @@ def test_members_are_removed_with_their_allocation() -> None:
     assert not house.state.ledgers["pool"].holdings
     assert MemberState.WANTED not in [m.state for m in house.state.members.values()]
     house.sound()
+
+
+def test_what_cannot_be_started_is_not_tried_again() -> None:
+    house = House().nodes(1)
+    task = house.running(trial_spec("t", max_restarts=5))
+    house.leaves(task, code=118, cause=ExitCause.REFUSED, reason="torchrun is not installed")
+    assert house.ended_as(task) == "failed"
+    house.sound()

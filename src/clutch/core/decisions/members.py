@@ -48,6 +48,8 @@ def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
             return
     if exit.cause is ExitCause.NO_DATA and member.placement is not None:
         yield f.NodeBarred(member.member.task, member.placement.node, now + BARRED_S, exit.reason)
+    if exit.cause is ExitCause.REFUSED and not state.tasks[member.member.task].final:
+        yield f.RestartsForbidden(member.member.task)  # what was asked for cannot be started, here or elsewhere
     ours = exit.cause in INFRASTRUCTURE or exit.cause is ExitCause.ENDED
     yield from _died(state, member, Verdict.INFRASTRUCTURE if ours else Verdict.FAILED, detail, now)
 
