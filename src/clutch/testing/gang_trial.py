@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import clutch
+from clutch.runtime.info import read_info
 
 INPUTS, HIDDEN, BATCH = 8, 16, 16
 LEARNING_RATE = 0.05
@@ -156,7 +157,7 @@ def main() -> None:
     with clutch.init(hparams=DEFAULTS) as run:
         trial = GangTrial(run)
         marks = Marks(run)
-        marks.note("begun", os.getpid(), os.environ.get("CLUTCH_NODE", "-"), trial.step)
+        marks.note("begun", os.getpid(), read_info().node or "-", trial.step)
         whole = trial.train()
         if not whole:
             trial.save()
