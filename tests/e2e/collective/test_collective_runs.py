@@ -193,6 +193,8 @@ def test_ranks_make_one_run_after_the_other(tmp_path: Path) -> None:
         with {TOGETHER} as run:
             run.report(number, a=1, all_ranks=True)
             say(number=number, all=run.distributed.allgather(RANK))
+            if RANK == 0:
+                time.sleep(0.5)  # the others come again before it has gone
     """
     with Ranks(text, 3, tmp_path) as ranks:
         for number in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from clutch.runtime.collective.together import MODES, Together
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from clutch.runtime.info import Info
 
 TORCH, ENVIRONMENT = "torch", "environment"
+AGAIN_WITHIN_S, AGAIN_S = 60.0, 0.2
 
 
 class Ranks(TypedDict, total=False):
@@ -42,13 +44,27 @@ def join(distributed: object, preempt_mode: str, info: Info) -> Together | None:
             next_step="Give a Group, 'torch', 'environment', or False for none.",
         )
     try:
-        group = Group.from_torch() if distributed == TORCH else Group.from_environment()
+        group = Group.from_torch() if distributed == TORCH else _by_environment()
     except ClutchError as error:
         raise _alone(info, str(error)) from error
     if distributed is None and group.size != info.process_size:
         group.close()
         raise _alone(info, "RANK and WORLD_SIZE are not set")
     return Together(group, mode=preempt_mode)
+
+
+def _by_environment() -> Group:
+    """A rank that makes one run after the other may come while rank 0 has not closed the last one: it comes again."""
+    from clutch.runtime.distributed import Group
+
+    until = time.monotonic() + AGAIN_WITHIN_S
+    while True:
+        try:
+            return Group.from_environment()
+        except Conflict:
+            if time.monotonic() > until:
+                raise
+            time.sleep(AGAIN_S)
 
 
 def _alone(info: Info, why: str) -> Conflict:
