@@ -18,7 +18,7 @@
     │   ├── Stale                410  stale              fenced: a newer epoch, lease, term or configuration exists
     │   ├── NotLeader            421  not_leader         ask another process; ``leader`` says which, if known
     │   ├── Unavailable          503  unavailable        not now
-    │   │   └── PeerLost         503  peer_lost          a rank of a group died, left or is not heard; ``ranks`` says which
+    │   │   └── PeerLost         503  peer_lost          a rank of a group died, left or is not heard
     │   ├── TimedOut             504  timed_out          a deadline passed
     │   ├── DataMissing          503  data_missing       files that a program needs are not on this node
     │   ├── DiskFull             507  disk_full          nothing was written

@@ -118,15 +118,8 @@ class Walker:
     def exit(self) -> None:
         lives = [m for machine in self.house.machines.values() for m, _ in machine.brain.records]
         if lives:
-            code, cause = self.rng.choice(
-                [
-                    (0, ExitCause.OWN),
-                    (0, ExitCause.OWN),
-                    (1, ExitCause.OWN),
-                    (1, ExitCause.MACHINE),
-                    (1, ExitCause.NO_DATA),
-                ]  # fmt: skip
-            )
+            ends = ((0, ExitCause.OWN), (0, ExitCause.OWN), (1, ExitCause.OWN), (1, ExitCause.MACHINE))
+            code, cause = self.rng.choice((*ends, (1, ExitCause.NO_DATA)))
             offset = self.rng.choice((0, 0, 10))
             self.house.exit(self.rng.choice(lives), Exit(code, cause, output_offset=offset))
 

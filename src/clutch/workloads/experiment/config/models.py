@@ -150,7 +150,7 @@ class WrittenExperiment(Written):
         0.0, ge=0, le=366 * 86400, description="A trial that reports nothing for so many seconds hangs; 0: never."
     )
     no_report_action: Literal["dump", "restart"] = Field(
-        "dump", description="A process that hangs shows the stacks of its threads; restart: and then ends, to begin again."
+        "dump", description="A process that hangs shows the stacks of its threads; restart: and then begins again."
     )
     checkpoint_storage: CheckpointStorage = WrittenWorkspace.model_validate({})
     environment: WrittenEnvironment = WrittenEnvironment.model_validate({})
