@@ -6,7 +6,8 @@ On the cluster:   clutch experiment create search.yaml .
 
 PyTorch's DistributedDataParallel adds up the gradients; every process reads its own part of each batch. The first one
 saves, since all have the same weights; all of them stop at the same step when the run is asked to leave. The text is a
-function of the seed and the step, so a run that was interrupted ends with the same numbers as one that was not.
+function of seed, step and rank, so a run that was interrupted learns the same as one that was not, up to the last
+digits: PyTorch does not always add in the same order.
 """
 
 from __future__ import annotations

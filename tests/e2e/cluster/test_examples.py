@@ -138,15 +138,17 @@ def test_ddp(two_nodes: Cluster) -> None:
 
 @pytest.mark.slow
 def test_ddp_that_is_paused_learns_the_same(two_nodes: Cluster) -> None:
-    calm = searched(two_nodes, "ddp", name="calm")
-    said = run(two_nodes, *CLUTCH, "experiment", "create", "search.yaml", ".", "--detach", folder="ddp").strip()
+    calm = searched(two_nodes, "ddp", "reproducibility.experiment_seed=1", name="calm")
+    words = ("experiment", "create", "search.yaml", ".", "--detach", "--set", "reproducibility.experiment_seed=1")
+    said = run(two_nodes, *CLUTCH, *words, folder="ddp").strip()
     until(lambda: listed(two_nodes, "sentences-ddp")[0]["has_best"], "its first validation", 60)
     run(two_nodes, *CLUTCH, "experiment", "pause", said)
     until(lambda: listed(two_nodes, "sentences-ddp")[0]["trials_running"] == 0, "it has left", 60)
     run(two_nodes, *CLUTCH, "experiment", "resume", said)
     run(two_nodes, *CLUTCH, "experiment", "wait", said)
     (shaken,) = listed(two_nodes, "sentences-ddp")
-    assert (shaken["state"], shaken["best"], shaken["best_step"]) == ("completed", calm["best"], calm["best_step"])
+    assert (shaken["state"], shaken["best_step"]) == ("completed", calm["best_step"])
+    assert shaken["best"] == pytest.approx(calm["best"], rel=0.01), "gloo adds in another order after a start"
     assert len(two_nodes.client.perform(calls.get_task(f"{said}.1")).allocations) == 2, "it went on in a second run"
 
 
