@@ -194,6 +194,16 @@ class Gang:
         """Of its next run, once it has slots again."""
         return int(self.until(lambda: max(self.trial.epoch - epoch, 0), "it begins again", within_s)) + epoch
 
+    def over(self, epoch: int, within_s: float = WAIT_S) -> AllocationView:
+        """The master has this run down as ended."""
+
+        def look() -> AllocationView | None:
+            found = self.allocation(epoch)
+            return found if found is not None and found.ended_at else None
+
+        found: AllocationView = self.until(look, f"the master knows that run {epoch} is over", within_s)
+        return found
+
     def ended(self, state: str = "completed", within_s: float = WAIT_S) -> None:
         found = self.until(
             lambda: view if (view := self.view).ended_at else None, f"{self.experiment} is over", within_s
@@ -236,16 +246,26 @@ def kill(gang: Gang, epoch: int, kind: str, chance: random.Random) -> Death:
         os.kill(target, signal.SIGKILL)
     gang.until(lambda: not any(alive(one.pid) for one in ranks), f"after a {kind} died all ranks are gone", 30)
     processes_s = time.monotonic() - at
-    over = gang.until(
-        lambda: found if (found := gang.allocation(epoch)) is not None and found.ended_at else None,
-        f"the master knows after a {kind} died",
-        30,
-    )
+    over = gang.over(epoch, 30)
     known_s = time.monotonic() - at
     if kind == "node":
         gang.ground.cables[victim.node].mend()
     member = f"/main.{over.nodes.split(',').index(victim.node)} "
     return Death(kind, victim, processes_s, known_s, member, over.detail)
+
+
+def kill_early(gang: Gang, epoch: int, chance: random.Random) -> tuple[int, float]:
+    """The first rank that is seen of a run is killed, before all have met. Which it was, and when."""
+
+    def look() -> list[Begun] | None:
+        return ranks_of(gang.task, PROGRAM.name) if gang.allocation(epoch) else None
+
+    ranks = gang.until(look, f"a rank of run {epoch}")
+    victim = ranks[chance.randrange(len(ranks))]
+    os.kill(victim.pid, signal.SIGKILL)
+    at = time.monotonic()
+    assert not list(gang.marks.glob(f"{epoch}.*.begun")), "they had met already"
+    return victim.rank, at
 
 
 def named(death: Death, ranks: list[Begun]) -> bool:

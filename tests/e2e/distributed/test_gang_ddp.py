@@ -42,9 +42,7 @@ def test_ddp_whose_node_is_cut_off_goes_on_when_it_is_back(tmp_path: Path) -> No
         near = [one for one in ranks if one.node != far]
         gang.until(lambda: not any(alive(one.pid) for one in near), "ranks that can be reached have ended", 60)
         gone_s = time.monotonic() - at
-        over = gang.until(
-            lambda: found if (found := gang.allocation(1)) is not None and found.ended_at else None, "it is over"
-        )
+        over = gang.over(1)
         known_s = time.monotonic() - at
         print(f"ddp: ranks gone {gone_s:.2f} s, known {known_s:.2f} s: {over.detail}")
         ground.cables[far].mend()

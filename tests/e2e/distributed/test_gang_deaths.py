@@ -7,15 +7,16 @@ the end its losses are those of a gang to which nothing happened, to the last bi
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from gang_ground import Death, Gangs, kill, named
+from gang_ground import Death, Gangs, kill, kill_early, named
 
 from clutch.testing import namespaces
 
-pytestmark = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
+cuts_cables = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 END_WITHIN_S = 5.0
 STEPS = 60
@@ -58,12 +59,31 @@ def disturbed(ground: Gangs, kinds: list[str], seed: int, *, shard: bool) -> lis
     return deaths
 
 
+@cuts_cables
 @pytest.mark.timeout(120)
 def test_a_gang_that_dies_three_times_computes_the_same(tmp_path: Path) -> None:
     with Gangs(tmp_path, 2, 2) as ground:
         disturbed(ground, ["rank", "node", "shim"], seed=11, shard=True)
 
 
+@pytest.mark.timeout(120)
+def test_a_rank_that_dies_while_the_ranks_meet(tmp_path: Path) -> None:
+    """Twice, before all have come: nobody waits for it until a deadline. The third start is whole."""
+    chance = random.Random(41)
+    with Gangs(tmp_path, 2, 2, cables=False) as ground:
+        gang = ground.start({"steps": 5}, max_restarts=2)
+        for epoch in (1, 2):
+            killed, at = kill_early(gang, epoch, chance)
+            over = gang.over(epoch)
+            took_s = time.monotonic() - at
+            print(f"rank {killed} while they meet: known {took_s:.2f} s: {over.detail[:160]}")
+            assert f"rank {killed} was killed by SIGKILL" in over.detail, gang.story()
+            assert took_s < END_WITHIN_S
+        gang.ended()
+        assert (gang.trial.restarts, len(gang.begun(3))) == (2, 4)
+
+
+@cuts_cables
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
