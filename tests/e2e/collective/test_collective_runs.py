@@ -205,6 +205,7 @@ def test_ranks_make_one_run_after_the_other(tmp_path: Path) -> None:
 def test_a_rank_that_fails_is_named_on_the_others(tmp_path: Path) -> None:
     text = f"""
     with {TOGETHER} as run:
+        run.distributed.barrier()
         if RANK == 1:
             raise ValueError("no such file")
         try:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from clutch.runtime.collective.together import MODES, Together
-from clutch.wire.errors import BadRequest, ClutchError, Conflict
+from clutch.wire.errors import BadRequest, ClutchError, Conflict, PeerLost
 
 if TYPE_CHECKING:
     from clutch.runtime.distributed import Group
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TORCH, ENVIRONMENT = "torch", "environment"
 AGAIN_WITHIN_S, AGAIN_S = 60.0, 0.2
+_made: list[int] = []
+"""Sizes of the groups that this process has been in."""
 
 
 class Ranks(TypedDict, total=False):
@@ -57,12 +59,14 @@ def _by_environment() -> Group:
     """A rank that makes one run after the other may come while rank 0 has not closed the last one: it comes again."""
     from clutch.runtime.distributed import Group
 
-    until = time.monotonic() + AGAIN_WITHIN_S
+    until = time.monotonic() + (AGAIN_WITHIN_S if _made else 0.0)
     while True:
         try:
-            return Group.from_environment()
-        except Conflict:
-            if time.monotonic() > until:
+            found = Group.from_environment()
+            _made.append(found.size)
+            return found
+        except (Conflict, PeerLost):
+            if time.monotonic() >= until:
                 raise
             time.sleep(AGAIN_S)
 
