@@ -19,7 +19,7 @@ from clutch.testing import namespaces
 cuts_cables = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 END_WITHIN_S = 5.0
-STEPS, STEPS_A_LIFE = 30, 15
+STEPS, STEPS_A_LIFE, EVERY = 30, 15, 4
 KINDS = ("rank", "node", "shim", "supervisor")
 RESTART_S = 90.0
 
@@ -28,7 +28,7 @@ def disturbed(ground: Gangs, kinds: list[str], seed: int, *, shard: bool) -> lis
     """A gang that dies so often, beside what an undisturbed one computes. What was planned has happened."""
     chance = random.Random(seed)
     steps = STEPS + STEPS_A_LIFE * len(kinds)
-    hparams = {"steps": steps, "every": 4, "pace_s": 0.02, "shard": shard}
+    hparams = {"steps": steps, "every": EVERY, "pace_s": 0.02, "shard": shard}
     calm = ground.start(hparams, seed=seed)
     calm.ended()
     expected = calm.losses()
@@ -53,7 +53,8 @@ def disturbed(ground: Gangs, kinds: list[str], seed: int, *, shard: bool) -> lis
     print(f"seed {seed}: {len(found)} of {len(expected)} losses; missing {missing}")
     assert found == [one for one in expected if one[0] not in missing], "each at most once, the same to the last bit"
     assert -1 not in missing and steps not in missing
-    assert not missing or "node" in kinds, "what was reported before a checkpoint outlives all but a lost network"
+    # What was reported before a checkpoint outlives its rank; only a cut may come between the two on their way
+    assert len(missing) <= EVERY * kinds.count("node"), missing
     print(f"{len(kinds)} deaths, {gang.trial.restarts} of them counted as the program's")
     assert gang.trial.restarts <= len(kinds) - kinds.count("shim"), gang.story()
     assert Counter(death.kind for death in deaths) == Counter(kinds)
