@@ -7,7 +7,7 @@ SEEDS ?= 0-999
 RAFT_SEEDS ?= 0-9999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak check sim sim-consensus bench clean
+.PHONY: help setup demo test soak stores check sim sim-consensus bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -24,6 +24,9 @@ test: setup ## every test that takes seconds, in parallel
 
 soak: setup ## the tests that take minutes: chaos with real processes, kills and cut networks
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow --timeout 400
+
+stores: setup ## the suite of blobs on real HDFS and Azure servers, its quick part
+	@$(BIN)/pytest -q -m slow tests/conformance/test_blobs_hdfs.py tests/conformance/test_blobs_azure.py -k "test_hdfs[ or test_azure[ or killed_upload"
 
 check: setup ## style, types and laws
 	@$(BIN)/ruff check .

@@ -19,6 +19,7 @@ from clutch.testing.azurite import ADDRESS_VARIABLE, Missing, Server, prepare, t
 from clutch.testing.blobs_ground import all_keys, refused
 from clutch.wire.errors import NotAllowed, NotFound
 
+pytestmark = pytest.mark.slow  # its server takes seconds to start: `make stores`
 own_server = pytest.mark.skipif(bool(os.environ.get(ADDRESS_VARIABLE)), reason="your own server is not ours to harm")
 
 

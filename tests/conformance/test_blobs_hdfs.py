@@ -20,6 +20,7 @@ from clutch.testing.blobs_suite_faults import check_killed_upload_goes_on
 from clutch.testing.hdfs import ADDRESS_VARIABLE, Missing, Server, prepare, temporary_server
 from clutch.wire.errors import BadRequest, Corrupt, DiskFull, NotFound
 
+pytestmark = pytest.mark.slow  # its server takes seconds to start: `make stores`
 own_server = pytest.mark.skipif(bool(os.environ.get(ADDRESS_VARIABLE)), reason="your own server is not ours to harm")
 
 

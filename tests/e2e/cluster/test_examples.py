@@ -102,16 +102,19 @@ def climbed(cluster: Cluster, found: dict[str, Any]) -> bool:
     return bool(best == 2.0 and len(tried) == len(set(tried)) and {0.0, 1.0, 3.0, 1.5, 2.25} <= set(tried))
 
 
+@pytest.mark.slow
 def test_pytorch(cluster: Cluster) -> None:
     found = searched(cluster, "pytorch", "searcher.max_trials=1", "searcher.max_time=100", "hyperparameters.steps=100")
     assert found["best_step"] > 0
 
 
+@pytest.mark.slow
 def test_huggingface(cluster: Cluster) -> None:
     found = searched(cluster, "huggingface", "searcher.max_trials=1", "hyperparameters.steps=12")
     assert (found["best_step"], found["best_checkpoint"] != "") == (12, True)
 
 
+@pytest.mark.slow
 def test_lightning(cluster: Cluster) -> None:
     found = searched(cluster, "lightning", "searcher.max_trials=1", "searcher.max_time=32", "hyperparameters.epochs=2")
     assert found["best_step"] > 0 and found["best_checkpoint"]
