@@ -1,6 +1,7 @@
 """Reading output: every line once, in order, from either end, whatever the pieces were."""
 
 import asyncio
+import time
 import re
 from random import Random
 from typing import Any
@@ -361,7 +362,6 @@ async def test_the_loop_stays_free_while_much_is_searched() -> None:
         data = b"".join(b"2026-11-15 INFO step %07d loss 0.123456\n" % n for n in range(20_000))
         for n in range(20):
             await lane.write([piece(n * len(data), data)])
-        loop = asyncio.get_running_loop()
         worst = 0.0
 
         async def search(**query: Any) -> list[str]:
@@ -373,11 +373,11 @@ async def test_the_loop_stays_free_while_much_is_searched() -> None:
             asyncio.create_task(search(text="0019999 loss")),
         ]
         while not all(task.done() for task in searching):
-            before = loop.time()
+            before = time.thread_time()  # what this thread computes at a stretch, however busy the machine is
             await asyncio.sleep(0.002)
-            worst = max(worst, loop.time() - before - 0.002)
+            worst = max(worst, time.thread_time() - before)
         assert [len(task.result()) for task in searching] == [0, 0, 20]
-        assert worst < 0.5, f"the event loop stood still for {worst:.3f} s"
+        assert worst < 0.3, f"the event loop stood still for {worst:.3f} s"
 
 
 async def test_a_search_answers_in_its_time_and_goes_on_from_there() -> None:
