@@ -1,8 +1,8 @@
 """Reading output: every line once, in order, from either end, whatever the pieces were."""
 
 import asyncio
-import time
 import re
+import time
 from random import Random
 from typing import Any
 
