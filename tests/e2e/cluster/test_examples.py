@@ -132,6 +132,7 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clust
         yield made
 
 
+@pytest.mark.slow
 def test_ddp(two_nodes: Cluster) -> None:
     found = searched(two_nodes, "ddp", *(f"hyperparameters.{said}" for said in ("steps=10", "every=5", "batch=4")))
     assert (found["best_step"], found["best_checkpoint"] != "") == (10, True)

@@ -4,6 +4,7 @@ import pytest
 from comms_ground import play
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [[2, 2], [16]], ids=["4", "16"])
 def test_a_hundred_times_all_ranks_stop_at_the_same_call(nodes: list[int]) -> None:
     first, *others = play(nodes, "agree_often", rounds=100)

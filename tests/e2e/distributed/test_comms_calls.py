@@ -41,6 +41,7 @@ def test_a_reducers_mistake_is_everybodys_error_and_the_group_goes_on() -> None:
     assert others == [["reducer on rank 0: ValueError: no such thing.", 4]] * 3
 
 
+@pytest.mark.slow
 def test_a_gigabyte_travels() -> None:
     assert play([2, 1], "giant", size=1 << 30) == [[1 << 30, 1024, 1]] * 3
 

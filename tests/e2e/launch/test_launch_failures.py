@@ -278,6 +278,7 @@ dist.all_reduce(torch.ones(1))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", [RanksLaunch(), TorchrunLaunch()], ids=["ranks", "torchrun"])
 def test_the_one_that_failed_first_is_named_not_its_victims(two_nodes: Ground, launch: Launching) -> None:
     """The others fail as well, an instant later, because their peer is gone."""

@@ -121,6 +121,7 @@ def test_members_killed_at_any_moment_while_their_agent_is_dead(ground: Ground, 
     check(ground, experiment, left or stored(ground, f"{experiment}.1"))
 
 
+@pytest.mark.slow
 def test_agent_and_master_killed_again_and_again_while_they_ship(ground: Ground) -> None:
     chance, gate = random.Random(7), ground.gate()
     experiment = start(ground, gate, points=60_000)

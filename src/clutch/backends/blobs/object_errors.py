@@ -13,7 +13,8 @@ from clutch.wire.errors import BadRequest, ClutchError, Conflict, DiskFull, NotA
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _FULL = re.compile(
-    r"status code: 507\b|\b507 Insufficient|InsufficientStorage|QuotaExceeded|no space left|no free volumes|not enough space",
+    r"status code: 507\b|\b507 Insufficient|InsufficientStorage|QuotaExceeded|no space left|no free volumes"
+    r"|not enough space",
     re.I,
 )
 _FORBIDDEN = ("401", "403")
