@@ -34,7 +34,7 @@ class ExperimentView(msgspec.Struct, frozen=True, kw_only=True):
     best_trial: int
     best_step: int
     best_checkpoint: str
-    """The latest checkpoint of the best trial at or before its best validation; empty: none."""
+    """The whole checkpoint of the best trial with the best value; empty: none."""
     trials: int
     """Made so far, replaced ones too."""
     trials_running: int

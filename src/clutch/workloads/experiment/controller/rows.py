@@ -132,16 +132,20 @@ def experiment_view(own: Own) -> ExperimentView:
 
 
 def _best_checkpoint(exp: Experiment) -> str:
-    """The last whole one of the best trial at or before its best validation."""
+    """The whole one of the best trial with the best value; of equal ones the first, as retention keeps them."""
     trial = exp.trials.get(exp.best_trial)
     if trial is None:
         return ""
-    before = ""
+    best, found = math.inf, ""
     for name in trial.checkpoints:
         one = exp.checkpoints[name]
-        if one.state is CheckpointState.COMMITTED and one.step <= exp.best_step:
-            before = name
-    return before
+        if one.state is not CheckpointState.COMMITTED:
+            continue
+        known = trial.value_at(one.step)
+        value = known[0] if known is not None else math.inf
+        if not found or value < best:
+            best, found = value, name
+    return found
 
 
 def trial_view(exp: Experiment, trial: Trial) -> TrialView:
