@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from terminal import User
 
+from clutch.testing.cluster import Cluster
+
 PROGRAM = """\
 import clutch
 
@@ -44,25 +46,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(folder: Path) -> dict[str, str]:
-    """The experiment that the first test makes; the others look at it."""
-    return {}
+def done(cluster: Cluster, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An experiment that has ended, for the tests that look at one: each worker makes its own."""
+    token = (cluster.folder / "master0" / "local.token").read_text().strip()
+    user = User(tmp_path_factory.mktemp("home"), cluster.urls, token)
+    user.run("experiment", "create", str(folder / "search.yaml"), str(folder))
+    (found,) = rows(user, "experiment", "list", "--label", "first")
+    return {"id": found["key"], "best": f"{found['key']}.{found['best_trial']}"}
 
 
 def rows(user: User, *words: str) -> Any:
     return json.loads(user.says(*words, "--json"))
 
 
-def test_a_file_becomes_trials_and_a_best_one(admin: User, folder: Path, done: dict[str, str]) -> None:
+def test_a_file_becomes_trials_and_a_best_one(admin: User, folder: Path) -> None:
     said = admin.says("experiment", "preview", str(folder / "search.yaml"))
     assert "3 trials" in said and "rate=0.5" in said
-    said = admin.says("experiment", "create", str(folder / "search.yaml"), str(folder))
+    words = ("--set", "name=peaks", "--set", "labels=[other]")
+    said = admin.says("experiment", "create", str(folder / "search.yaml"), str(folder), *words)
     assert "3 ended" in said and "best loss: 0.1667" in said
-    (found,) = rows(admin, "experiment", "list", "--label", "first")
-    assert (found["name"], found["state"], found["trials"], found["best_trial"] > 0) == ("hills", "completed", 3, True)
-    done["id"] = found["key"]
-    done["best"] = f"{found['key']}.{found['best_trial']}"
-    assert "hills" in admin.says("experiment", "list") and "completed" in admin.says("experiment", "show", "hills")
+    (found,) = rows(admin, "experiment", "list", "--label", "other")
+    assert (found["name"], found["state"], found["trials"], found["best_trial"] > 0) == ("peaks", "completed", 3, True)
+    assert "peaks" in admin.says("experiment", "list") and "completed" in admin.says("experiment", "show", "peaks")
 
 
 def test_what_is_wrong_is_said_all_at_once(admin: User, folder: Path) -> None:
