@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import msgspec
@@ -56,8 +57,9 @@ class Plain(TurningMethod[PlainState]):
         self._max_concurrent = max_concurrent
         self._replaces = replaces
 
+    @abstractmethod
     def hparams(self, trial: int) -> dict[str, Any]:
-        raise NotImplementedError
+        """Those of this trial."""
 
     def check_extension(self, event: Extended) -> None:
         """Raises what speaks against it."""

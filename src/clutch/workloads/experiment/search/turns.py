@@ -6,6 +6,7 @@ said so far has been folded, and says facts and actions. The state it was given 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -169,7 +170,7 @@ class Turn(Generic[S]):
             self.do(over)
 
 
-class TurningMethod(Generic[S]):
+class TurningMethod(ABC, Generic[S]):
     """The part of ``SearchMethod`` that all share."""
 
     def __init__(self, facts: Any, state: type[S]) -> None:
@@ -191,8 +192,10 @@ class TurningMethod(Generic[S]):
     def load(self, payload: bytes) -> S:
         return self._states.decode(payload)
 
+    @abstractmethod
     def turn(self, turn: Turn[S], event: Event) -> None:
-        raise NotImplementedError
+        """What it says to an event: facts and actions, put into the turn."""
 
+    @abstractmethod
     def fold(self, state: S, fact: Any) -> S:
-        raise NotImplementedError
+        """The state after one of its facts. Total; knows no policy."""
