@@ -11,24 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from clutch.testing.ports import free_ports
+
 SMALL, LARGE = 1024, 1 << 20
-
-
-def ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    found = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return found
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
@@ -42,7 +33,7 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
 async def etcd(folder: Path) -> dict[str, float]:
     import aetcd
 
-    found = ports(6)
+    found = free_ports(6)
     urls = [(f"http://127.0.0.1:{found[2 * i]}", f"http://127.0.0.1:{found[2 * i + 1]}") for i in range(3)]
     cluster = ",".join(f"n{i}={peer}" for i, (_, peer) in enumerate(urls))
     binary = Path(sys.executable).with_name("etcd")
@@ -160,7 +151,7 @@ while True:
 
 
 def pysyncobj(folder: Path) -> dict[str, float]:
-    found = [f"127.0.0.1:{p}" for p in ports(3)]
+    found = [f"127.0.0.1:{p}" for p in free_ports(3)]
     folder.mkdir(parents=True, exist_ok=True)
     members = []
     for i in range(3):

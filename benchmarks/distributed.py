@@ -33,7 +33,7 @@ import zmq
 from clutch.backends.transports.keys import new_keys
 from clutch.runtime.distributed import Agreement, Group
 from clutch.runtime.distributed.meeting import Meeting
-from clutch.runtime.rendezvous import ReservedPort
+from clutch.testing.ports import free_ports
 
 AllGather = Callable[[Any], list[Any]]
 WARM_UP = 10
@@ -100,14 +100,8 @@ class Place:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.ports = tuple(_free_port() for _ in range(2))
+        self.ports = tuple(free_ports(2))
         self.keys = new_keys()
-
-
-def _free_port() -> int:
-    reserved = ReservedPort()
-    reserved.close()
-    return reserved.number
 
 
 def ours(nodes: int) -> Callable[[int, Place], AllGather]:

@@ -23,7 +23,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from clutch.runtime.info import inherited
-from clutch.testing.seaweed import _die_with_parent, _free_ports
+from clutch.testing.ports import free_ports
+from clutch.testing.seaweed import _die_with_parent
 
 ADDRESS_VARIABLE = "CLUTCH_TEST_AZURE"
 ACCOUNT, CONTAINER = "clutchtest", "clutch"
@@ -68,7 +69,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._script = prepare()
-        (self._port,) = _free_ports(1)
+        (self._port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
 
     def address(self, prefix: str = "", *, key: str = KEY, container: str = CONTAINER) -> str:

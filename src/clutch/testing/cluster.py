@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import TypeVar
 
 from clutch.sdk import calls
 from clutch.sdk.client import Client
+from clutch.testing.ports import free_port
 from clutch.wire.errors import ClutchError, NotFound
 
 WAIT_S = 30.0
@@ -25,14 +25,6 @@ LOOK_S = 0.02
 KEY = "k" * 64
 """The master key of every test cluster: standbys must share it."""
 T = TypeVar("T")
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(look: Callable[[], T | None], what: str, within_s: float = WAIT_S) -> T:

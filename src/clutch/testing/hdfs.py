@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clutch.runtime.info import inherited
-from clutch.testing.seaweed import _die_with_parent, _free_ports
+from clutch.testing.ports import free_ports
+from clutch.testing.seaweed import _die_with_parent
 
 ADDRESS_VARIABLE = "CLUTCH_TEST_HDFS"
 _START_S = 60.0
@@ -107,7 +108,7 @@ class Server:
     def __init__(self, folder: Path, *, permissions: bool = False) -> None:
         self.folder = folder
         self._classes = prepare()
-        self._name, self._name_http, self._data, self._data_http, self._data_ipc = _free_ports(5)
+        self._name, self._name_http, self._data, self._data_http, self._data_ipc = free_ports(5)
         self._running: list[subprocess.Popen[bytes]] = []
         self._configure(permissions)
         self._java("org.apache.hadoop.hdfs.server.namenode.NameNode", "-format", "-nonInteractive").wait(_START_S)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,15 +20,9 @@ from clutch.consensus.driver import DriverSettings
 from clutch.consensus.replicated_log import ReplicatedLog
 from clutch.consensus.state import Limits
 from clutch.consensus.transport import KeyPair, new_keys
+from clutch.testing.ports import free_port
 from clutch.wire.errors import ClutchError
 from clutch.wire.raft import Address, RaftId, Status
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class MemberProcess:

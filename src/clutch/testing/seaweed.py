@@ -22,41 +22,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clutch.testing.ports import free_ports
+
 ADDRESS_VARIABLE = "CLUTCH_TEST_S3"
 KEY_ID, SECRET, BUCKET = "CLUTCHTESTKEY", "clutch-test-secret", "clutch"
 _START_S = 60.0
 _PR_SET_PDEATHSIG = 1
 _GRPC_OFFSET = 10_000
-_PORTS_FROM, _PORTS_TO = 21_000, 29_000
-"""Below the ports that the kernel hands out, and so that the server's second ports are ports too."""
+"""The server's second ports are that far above its first."""
 
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free together with their gRPC twins; where to look first depends on who asks."""
-    span = _PORTS_TO - _PORTS_FROM
-    start = os.getpid() * 131 + int(time.monotonic() * 1000)
-    found: list[int] = []
-    for step in range(span):
-        port = _PORTS_FROM + (start + step * 7) % span
-        if port not in found and _is_free(port) and _is_free(port + _GRPC_OFFSET):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise RuntimeError("no free ports on loopback")
 
 
 class Server:
@@ -73,7 +50,7 @@ class Server:
         }
         (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
         (folder / "data").mkdir(exist_ok=True)
-        self._ports = _free_ports(4)
+        self._ports = free_ports(4, twin_at=_GRPC_OFFSET)
 
     @property
     def endpoint(self) -> str:

@@ -17,7 +17,8 @@ import pytest
 from clutch.sdk import calls
 from clutch.sdk.client import Client
 from clutch.testing import namespaces
-from clutch.testing.cluster import Cluster, free_port, until
+from clutch.testing.cluster import Cluster, until
+from clutch.testing.ports import free_port
 from clutch.testing.postgres import any_server, fresh_database, temporary_server
 
 COUNTING = Path(__file__).with_name("counting.py")

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from clutch.backends.transports.keys import new_keys
-from clutch.testing.cluster import free_port
+from clutch.testing.ports import free_port
 
 WITHIN_S = 60.0
 THEIRS = (

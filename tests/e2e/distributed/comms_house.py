@@ -20,7 +20,7 @@ from typing import Any
 from clutch.backends.transports.keys import KeyPair, new_keys
 from clutch.runtime.distributed import Agreement, Group
 from clutch.runtime.distributed.meeting import Meeting
-from clutch.runtime.rendezvous import ReservedPort
+from clutch.testing.ports import free_port
 from clutch.wire.errors import ClutchError, PeerLost
 
 
@@ -46,12 +46,6 @@ def main() -> None:
         )
         children.append(start(orders, rank, (local_rank, local_size), meeting))
     answer(orders, children, keys, port)
-
-
-def free_port() -> int:
-    reserved = ReservedPort()
-    reserved.close()
-    return reserved.number
 
 
 def start(orders: dict[str, Any], rank: int, place: tuple[int, int], meeting: Meeting) -> tuple[int, int]:

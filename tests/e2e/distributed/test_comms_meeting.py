@@ -20,15 +20,9 @@ from clutch.backends.transports.keys import KeyPair, new_keys
 from clutch.runtime.distributed import Group
 from clutch.runtime.distributed.meeting import Meeting, pair_from
 from clutch.runtime.distributed.shape import Seat
-from clutch.runtime.rendezvous import ReservedPort
+from clutch.testing.ports import free_port, free_ports
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, NotAllowed, TimedOut
 from clutch.wire.push import Peer, Roster
-
-
-def free_port() -> int:
-    reserved = ReservedPort()
-    reserved.close()
-    return reserved.number
 
 
 def together(works: list[Callable[[], Any]]) -> list[Any]:
@@ -323,8 +317,8 @@ def test_closing_is_clean_and_may_be_repeated() -> None:
     before = {thread.name for thread in threading.enumerate()}
     kept: list[Any] = []
     open_before = 0
-    for _ in range(3):
-        meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=20)
+    for port in free_ports(3):
+        meeting = Meeting(ports=(port,), keys=new_keys(), within_s=20)
 
         def work(rank: int, meeting: Meeting = meeting) -> str:
             group = Group.create(rank, 3, meeting, local_rank=rank % 2, local_size=2 - rank // 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from clutch import __version__
 from clutch.testing import docker, docker_images
+from clutch.testing.ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0
@@ -89,7 +89,7 @@ def test_the_images_hold_clutch(engine: docker.DockerEngine) -> None:
 
 class Cluster:
     def __init__(self, engine: docker.DockerEngine, folder: Path) -> None:
-        self.ports = [_free_port(), _free_port()]
+        self.ports = free_ports(2)
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -140,11 +140,6 @@ class Cluster:
             timeout=timeout_s,
         )
         return done.returncode, done.stdout + done.stderr
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def until(what: Callable[[], bool], cluster: Cluster) -> None:

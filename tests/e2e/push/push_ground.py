@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,16 +14,10 @@ from typing import Any
 import httpx
 import msgspec
 
+from clutch.testing.ports import free_port
+
 CHILD = Path(__file__).with_name("push_child.py")
 DEADLINE_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Master:

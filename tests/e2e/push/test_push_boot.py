@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from push_ground import DEADLINE_S, Master, free_port
+from push_ground import DEADLINE_S, Master
+
+from clutch.testing.ports import free_port
 
 SCRIPT = b"""
 import json, os, sys

@@ -9,13 +9,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from push_ground import DEADLINE_S, Master, free_port
+from push_ground import DEADLINE_S, Master
 
 from clutch.runtime.client import PushClient
 from clutch.runtime.http import MasterConnection
 from clutch.runtime.info import Info
 from clutch.runtime.preempt import PreemptionWatch
 from clutch.runtime.rendezvous import meet
+from clutch.testing.ports import free_port
 from clutch.wire.errors import Conflict, Unavailable
 from clutch.wire.push import Announce, CheckpointFile, CommitManifest, Roster
 

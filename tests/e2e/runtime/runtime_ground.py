@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from clutch.testing.cluster import free_port
+from clutch.testing.ports import free_port
 
 CHILD = Path(__file__).with_name("runtime_child.py")
 DEADLINE_S = 60.0

@@ -154,6 +154,15 @@ def test_bytes_that_are_no_chunk_are_told(junk: bytes, place: int, rows: list[Ro
         Brief(bytes(good))
 
 
+def test_steps_that_no_counter_holds_are_damage() -> None:
+    body = packed(columns_of([("g", 2**63 - 2, 0.0, {"a": 1.0}), ("g", 2**63 - 1, 0.0, {"a": 1.0})]))
+    first, beyond = msgspec.msgpack.encode(2**63 - 2), msgspec.msgpack.encode(2**63 - 1)
+    assert body.count(first) == 1
+    spoilt = body.replace(first, beyond)
+    with pytest.raises(Corrupt):
+        rows_in(Chunk(1, 1, 0, 0, 1, zlib.crc32(spoilt), b"", spoilt))
+
+
 # -- what an earlier release wrote --------------------------------------------------------------------------------
 
 OLD_LATEST = msgspec.msgpack.encode({"training": {"loss": (7, 70.0, 0.5)}})

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from operator import itemgetter, le, sub
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -57,19 +57,22 @@ class Column(msgspec.Struct, frozen=True):
         return FLOATS if types == {float} else INTEGERS if types == {int} else MIXED
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _PackedTimeline(msgspec.Struct, frozen=True, array_like=True):
-    count: int
+    count: _Count
     first: int
-    steps_size: int
-    ats_size: int
+    steps_size: _Count
+    ats_size: _Count
 
 
 class _PackedColumn(msgspec.Struct, frozen=True, array_like=True):
     group: str
     name: str
     kind: str
-    timeline: int
-    size: int
+    timeline: _Count
+    size: _Count
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):

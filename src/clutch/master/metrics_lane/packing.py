@@ -26,7 +26,7 @@ COLUMNAR_ROWS = 32
 _LEVEL = 1
 _encoder = msgspec.msgpack.Encoder()
 _rows = msgspec.msgpack.Decoder(list[Row])
-_DAMAGE = (zlib.error, msgspec.MsgspecError, struct.error, ValueError, IndexError)
+_DAMAGE = (zlib.error, msgspec.MsgspecError, struct.error, ValueError, IndexError, OverflowError)
 
 
 class Columns(Protocol):
