@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clutch.cli import experiment_logs as logs_of
 from clutch.cli.lists import Json, Watch, screen_width, show, show_list
 from clutch.cli.where import connect
 from clutch.wire.errors import BadRequest, ClutchError
@@ -214,24 +215,25 @@ def why(context: typer.Context, experiment: One, as_json: Json = False) -> None:
 def logs(
     context: typer.Context,
     experiment: One,
-    trial: Annotated[int, typer.Option("--trial", min=0, help="Of this trial; 0: of its best.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="Only the last so many lines.")] = 0,
+    trial: Annotated[list[int] | None, typer.Option("--trial", min=1, help="Only of this trial; repeatable.")] = None,
+    follow: logs_of.Follow = False,
+    tail: logs_of.Tail = 0,
+    since: logs_of.Since = "",
+    until: logs_of.Until = "",
+    grep: logs_of.Grep = "",
+    ignore_case: logs_of.IgnoreCase = False,
+    stream: logs_of.Stream = "",
+    level: logs_of.Level = "",
+    times: logs_of.Times = False,
+    as_json: logs_of.JsonLines = False,
 ) -> None:
-    """Show what a trial of an experiment printed."""
-    from clutch.cli.trials import print_output
-
+    """Show what the trials of an experiment printed, all of them by time, each line marked with its trial."""
+    filters = logs_of.line_filters(
+        tail=tail, since=since, until=until, grep=grep, ignore_case=ignore_case, stream=stream, level=level
+    )
     with connect(context) as client:
-        found = client.experiment(experiment)
-        chosen = found.trial(trial) if trial else _any_trial(client, found.id)
-        print_output(chosen, follow=follow, tail=tail)
-
-
-def _any_trial(client: Client, experiment: str) -> Any:
-    """The best trial, or the first while none has a value."""
-    found = client.experiment(experiment)
-    best = found.detail().best
-    return found.trial(best.trial if best is not None else 1)
+        lines = client.experiment(experiment).output(follow=follow, trials=tuple(trial or ()), **filters)
+        logs_of.print_lines(lines, mark=len(trial or ()) != 1, times=times, as_json=as_json)
 
 
 # -- moving ------------------------------------------------------------------------------------------------------

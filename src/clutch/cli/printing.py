@@ -14,10 +14,12 @@ from clutch.wire.output import OutputLine
 UNREADABLE = "\ufffd"
 
 
-def line_text(line: OutputLine, *, label: bool = False, times: bool = False) -> str:
-    """A line as a reader sees it, with its newline, unless it goes on in the next part."""
+def line_text(line: OutputLine, *, label: bool = False, times: bool = False, whose: str = "") -> str:
+    """A line as a reader sees it, with its newline, unless it goes on in the next part. ``label``: with its member
+    before it; ``whose``: with these words."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%S ", time.localtime(line.at)) if times else ""
-    whose = f"{line.member.role}.{line.member.rank} | " if label else ""
+    whose = f"{line.member.role}.{line.member.rank}" if label else whose
+    whose = f"{whose} | " if whose else ""
     text = line.text if line.kind == "line" else gap_text(line)
     return f"{moment}{whose}{text}" + ("" if line.cut else "\n")
 

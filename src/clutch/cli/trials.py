@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from clutch.cli import experiment_logs as logs_of
 from clutch.cli.lists import Json, Watch, screen_width, show, show_list
 from clutch.cli.where import connect
 from clutch.wire.errors import BadRequest
-
-if TYPE_CHECKING:
-    from clutch.sdk.experiment import Trial
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 One = Annotated[str, typer.Argument(help="EXPERIMENT.NUMBER; a unique beginning of the experiment will do.")]
@@ -74,25 +71,24 @@ def show_trial(
 def logs(
     context: typer.Context,
     trial: One,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it has ended.")] = False,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="Only the last so many lines.")] = 0,
+    follow: logs_of.Follow = False,
+    tail: logs_of.Tail = 0,
+    since: logs_of.Since = "",
+    until: logs_of.Until = "",
+    grep: logs_of.Grep = "",
+    ignore_case: logs_of.IgnoreCase = False,
+    stream: logs_of.Stream = "",
+    level: logs_of.Level = "",
+    times: logs_of.Times = False,
+    as_json: logs_of.JsonLines = False,
 ) -> None:
-    """Show what a trial printed."""
+    """Show what a trial printed, over all its starts."""
+    filters = logs_of.line_filters(
+        tail=tail, since=since, until=until, grep=grep, ignore_case=ignore_case, stream=stream, level=level
+    )
     with connect(context) as client:
-        print_output(client.trial(trial), follow=follow, tail=tail)
-
-
-def print_output(trial: Trial, *, follow: bool, tail: int) -> None:
-    """Its lines to where they belong, until Ctrl-C."""
-    from clutch.cli.printing import line_text
-
-    try:
-        for line in trial.task.output(follow=follow, tail=tail):
-            out = sys.stderr if line.stream == "stderr" or line.kind != "line" else sys.stdout
-            out.write(line_text(line, label=False))
-            out.flush()
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        lines = client.trial(trial).output(follow=follow, **filters)
+        logs_of.print_lines(lines, mark=False, times=times, as_json=as_json)
 
 
 @app.command("stop")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from clutch.sdk import calls
 from clutch.sdk.output import Filters, Follower, first_page, next_page, output_query, parse_page
-from clutch.sdk.task import LOOK_FIRST_S, LOOK_MAX_S
+from clutch.sdk.reading import LOOK_FIRST_S, LOOK_MAX_S
 from clutch.wire.api import TaskDetail, WhyTask
 from clutch.wire.errors import TimedOut, Unavailable
 from clutch.wire.outcomes import TaskState

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from clutch.sdk import experiment_calls as calls
-from clutch.sdk.task import LOOK_FIRST_S, LOOK_MAX_S, Task
+from clutch.sdk.output import Filters, Follower, output_query
+from clutch.sdk.reading import LOOK_FIRST_S, LOOK_MAX_S, follow_lines, read_lines
+from clutch.sdk.task import Task
 from clutch.wire.errors import NotFound, TimedOut
 from clutch.wire.experiment_api import CheckpointDetail, ExperimentDetail, TrialDetail
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView, WorkloadView
 from clutch.wire.experiment_words import ContinueExperiment, EditExperiment
-from clutch.wire.experiments import EXPERIMENT_ENDED, CheckpointState
+from clutch.wire.experiments import EXPERIMENT_ENDED, TRIAL_ENDED, CheckpointState
 from clutch.wire.metrics import Series
+from clutch.wire.output import OutputLine
 
 if TYPE_CHECKING:
     from clutch.sdk.client import Client
@@ -77,6 +81,22 @@ class Experiment:
         """One metric over all trials (the search's own unless another is named), at most so many points of each."""
         fields = {"name": name or self.view.metric, "group": group, "points": points}
         return self.client.perform(calls.experiment_metrics(self.id, **fields)).items
+
+    def output(
+        self, *, follow: bool = False, trials: tuple[int, ...] = (), **filters: Unpack[Filters]
+    ) -> Iterator[OutputLine]:
+        """What its trials printed, all or these, by time; ``line.member.task`` says which. With ``follow``, lines to
+        come too, until it has ended; a master that goes away meanwhile is waited for."""
+        query = output_query(self.id, **filters)
+        if not follow:
+            return read_lines(self.client, query, partial(calls.read_experiment_output, self.id, trials=trials))
+        follows = partial(calls.follow_experiment_output, self.id, trials=trials)
+        return follow_lines(self.client, Follower(query), follows, partial(self._is_over, trials))
+
+    def _is_over(self, trials: tuple[int, ...]) -> bool:
+        return self.state in EXPERIMENT_ENDED or (
+            bool(trials) and all(self.trial(number).has_ended for number in trials)
+        )
 
     def wait(
         self, timeout_s: float | None = None, told: Callable[[ExperimentView], None] | None = None
@@ -154,6 +174,18 @@ class Trial:
     def task(self) -> Task:
         """The task that runs it now, or ran it last: its output, its exit code."""
         return Task(self.client, self.detail().view.task)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.detail().view.state in TRIAL_ENDED
+
+    def output(self, *, follow: bool = False, **filters: Unpack[Filters]) -> Iterator[OutputLine]:
+        """Its lines over all the tasks that ran it, oldest first; with ``follow``, until it has ended."""
+        query = output_query(self.id, **filters)
+        if not follow:
+            return read_lines(self.client, query, partial(calls.read_trial_output, self.id))
+        follows = partial(calls.follow_trial_output, self.id)
+        return follow_lines(self.client, Follower(query), follows, lambda: self.has_ended)
 
     def workloads(self) -> Iterator[WorkloadView]:
         """What was asked of it and what it did, in order."""

@@ -111,14 +111,25 @@ def trial_metrics(trial: str, **fields: Any) -> Call[Page[Series]]:
 
 
 def read_trial_output(trial: str, query: OutputQuery) -> Call[OutputPage]:
-    """One page of what the task printed that runs a trial now or ran it last; the query's own task is not looked at."""
+    """One page of what a trial printed, over all the tasks that ran it; the query's own task is not looked at."""
     return get(("trials", trial, "output"), OutputPage, output_fields(query))
 
 
 def follow_trial_output(trial: str, query: OutputQuery) -> Call[None]:
-    """Pages as they come, one JSON object a line, until the trial's task has ended."""
+    """Pages as they come, one JSON object a line, until the trial has ended."""
     fields = output_fields(query) | {"follow": True}
     return Call(method="GET", path=path("trials", trial, "output"), query=pairs(fields), repeatable=True)
+
+
+def read_experiment_output(experiment: str, query: OutputQuery, trials: tuple[int, ...] = ()) -> Call[OutputPage]:
+    """One page of what all trials printed, or these, by time; the query's own task is not looked at."""
+    return get(("experiments", experiment, "output"), OutputPage, output_fields(query) | {"trial": trials})
+
+
+def follow_experiment_output(experiment: str, query: OutputQuery, trials: tuple[int, ...] = ()) -> Call[None]:
+    """Pages as they come, one JSON object a line, until the experiment, or these trials, have ended."""
+    fields = output_fields(query) | {"trial": trials, "follow": True}
+    return Call(method="GET", path=path("experiments", experiment, "output"), query=pairs(fields), repeatable=True)
 
 
 def task_metrics(task: str, **fields: Any) -> Call[Page[Series]]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 from clutch.sdk import calls
-from clutch.sdk.output import Filters, Follower, first_page, next_page, output_query, parse_page
+from clutch.sdk.output import Filters, Follower, output_query
+from clutch.sdk.reading import LOOK_FIRST_S, LOOK_MAX_S, follow_lines, read_lines
 from clutch.wire.api import TaskDetail, WhyTask
 from clutch.wire.errors import TimedOut, Unavailable
 from clutch.wire.outcomes import TaskState
@@ -15,8 +16,6 @@ from clutch.wire.output import OutputLine
 
 if TYPE_CHECKING:
     from clutch.sdk.client import Client
-
-LOOK_FIRST_S, LOOK_MAX_S = 0.05, 1.0
 
 
 class Task:
@@ -67,42 +66,16 @@ class Task:
         meanwhile is waited for, and no line is lost or given twice."""
         query = output_query(self.id, **filters)
         if follow:
-            yield from self.follow(Follower(query))
-            return
-        query, last = first_page(query), list[OutputLine]()
-        while True:
-            page = self.client.perform(calls.read_output(query))
-            if query.tail:
-                last[:0] = page.lines  # the end comes first
-            else:
-                yield from page.lines
-            if not page.more:
-                yield from last
-                return
-            query = next_page(query, page)
+            return self.follow(Follower(query))
+        return read_lines(self.client, query, calls.read_output)
 
     def follow(self, follower: Follower, told: Callable[[Unavailable], None] | None = None) -> Iterator[OutputLine]:
-        """Lines as they come, from where a follower stands, until the task has ended and all was said.
+        """Lines as they come, from where a follower stands, until the task has ended and all was said; see
+        ``follow_lines``."""
+        return follow_lines(self.client, follower, calls.follow_output, self._has_ended, told)
 
-        The follower moves when the next line is asked for, or when its holder says so: whoever is interrupted goes on
-        with the same follower and loses nothing. A master that goes away is waited for, and ``told`` is
-        told so.
-        """
-        pause = LOOK_FIRST_S
-        while not follower.finished:
-            try:
-                yield from follower.rest()
-                for said in self.client.lines(calls.follow_output(follower.query())):
-                    pause = LOOK_FIRST_S
-                    if said:
-                        follower.hear(parse_page(said))
-                    yield from follower.rest()
-                follower.stream_ended(self.state == TaskState.ENDED)
-            except Unavailable as error:
-                if told is not None:
-                    told(error)
-                time.sleep(pause)
-                pause = min(pause * 2, LOOK_MAX_S)
+    def _has_ended(self) -> bool:
+        return self.state == TaskState.ENDED
 
     def stop(self) -> None:
         """Asks it to leave; after its window it is ended."""

@@ -133,7 +133,8 @@ async def check_gives_back_what_it_was_given(ground: OutputGround) -> None:
     for one in (store, other):
         assert await one.streams(MEMBER.task) == [second]
         assert await one.states([(MEMBER, FENCE), (replace(MEMBER, rank=1), FENCE)]) == [second]
-        assert await one.streams(TaskId("t2")) == []
+        assert await one.streams(TaskId("t2")) == [] == await one.streams()
+        assert await one.streams(TaskId("t2"), MEMBER.task, MEMBER.task) == [second]
         rows = await one.segments(Span(second.id))
         assert [(r.start, r.end, r.kind, r.first_line, r.lines, r.line_start) for r in rows] == [
             (0, 6, Kind.TAIL, 0, 1, 0),

@@ -1,4 +1,4 @@
-"""One cluster for the tests of a file; those that kill masters make their own."""
+"""One cluster for all tests; those that kill masters make their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from experiment_ground import Ground
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     with Ground(tmp_path_factory.mktemp("experiments")) as found:
         yield found

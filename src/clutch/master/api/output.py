@@ -15,6 +15,7 @@ from clutch.master.access.caller import Caller
 from clutch.master.api.streaming import Flow, until_stopped
 from clutch.master.api.tasks import TASK, Name
 from clutch.master.finding import find_task
+from clutch.master.output.reading import Family
 from clutch.master.services import Services
 from clutch.wire.access import Needs
 from clutch.wire.errors import BadRequest, NotFound
@@ -112,11 +113,13 @@ async def read_output(
     return await answer_output(services, OutputQuery(task=TaskId(view.key), **asked), follow)
 
 
-async def answer_output(services: Services, query: OutputQuery, follow: bool) -> OutputPage:
+async def answer_output(
+    services: Services, query: OutputQuery, follow: bool, family: Family | None = None
+) -> OutputPage:
     """A page; with ``follow`` a stream of them instead, whatever the type says."""
     if not follow:
-        return await services.output.page(query)
-    pages = services.output.follow_pages(query)
+        return await services.output.page(query, family)
+    pages = services.output.follow_pages(query, family)
     # The answer is a stream; its type above is what one line of it holds, for the API's description.
     stream: Any = Flow(_json_lines(services, pages), media_type=JSON_LINES)
     return stream  # type: ignore[no-any-return]

@@ -21,8 +21,8 @@ class OutputStore(Protocol):
         """The streams of these incarnations that the store knows, in any order."""
         ...
 
-    async def streams(self, task: TaskId) -> list[StreamState]:
-        """All streams of a task, in the order in which they first appeared."""
+    async def streams(self, *tasks: TaskId) -> list[StreamState]:
+        """All streams of these tasks, in the order in which they first appeared."""
         ...
 
     async def write(self, changes: Sequence[StreamChange]) -> list[int]:

@@ -10,7 +10,8 @@ from clutch.wire.ids import TaskId
 
 
 class Bell:
-    """One event for each follower; ringing costs nothing where nobody follows."""
+    """One event for each follower; ringing costs nothing where nobody follows. Whoever follows ``x`` hears of every
+    task ``x.NAME`` too."""
 
     def __init__(self) -> None:
         self._followers: dict[TaskId, list[asyncio.Event]] = {}
@@ -30,5 +31,6 @@ class Bell:
 
     def ring(self, tasks: Iterable[TaskId]) -> None:
         for task in tasks:
-            for event in self._followers.get(task, ()):
+            family = TaskId(task.rpartition(".")[0])  # of a trial: its experiment
+            for event in (*self._followers.get(task, ()), *self._followers.get(family, ())):
                 event.set()

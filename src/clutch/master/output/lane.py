@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from clutch.master.output.base import OutputStore
 from clutch.master.output.bell import Bell
-from clutch.master.output.reading import OutputReader, ReaderSettings
+from clutch.master.output.reading import Family, OutputReader, ReaderSettings
 from clutch.master.output.records import Key, Segment, Span, StreamChange, StreamState
 from clutch.master.output.retention import Excess, taken_out
 from clutch.master.output.taking import Frame
@@ -81,9 +81,9 @@ class OutputLane:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    async def page(self, query: OutputQuery) -> OutputPage:
-        """Up to ``limit`` lines, with cursors to go on from."""
-        return await self._reader.page(query)
+    async def page(self, query: OutputQuery, family: Family | None = None) -> OutputPage:
+        """Up to ``limit`` lines, with cursors to go on from. With ``family``, of all its tasks by time."""
+        return await self._reader.page(query, family)
 
     def lines(self, query: OutputQuery) -> AsyncIterator[OutputLine]:
         """Every line that the query asks for, as of now."""
@@ -93,9 +93,9 @@ class OutputLane:
         """Every line that the query asks for, and those to come, until the task has ended."""
         return self._reader.follow(query)
 
-    def follow_pages(self, query: OutputQuery) -> AsyncIterator[OutputPage]:
+    def follow_pages(self, query: OutputQuery, family: Family | None = None) -> AsyncIterator[OutputPage]:
         """The same as pages, each with the cursor from which a broken-off reader goes on."""
-        return self._reader.follow_pages(query)
+        return self._reader.follow_pages(query, family)
 
     def raw(
         self, member: MemberId, fence: Fence, stream: str, start: int = 0, stop: int | None = None

@@ -38,8 +38,9 @@ class MemoryOutputStore:
         keys = [Key(*one, stream) for one in incarnations for stream in ("stdout", "stderr")]
         return [shelf.states[shelf.ids[key]] for key in keys if key in shelf.ids]
 
-    async def streams(self, task: TaskId) -> list[StreamState]:
-        return [state for state in self.shelf.states.values() if state.member.task == task]
+    async def streams(self, *tasks: TaskId) -> list[StreamState]:
+        wanted = frozenset(tasks)
+        return [state for state in self.shelf.states.values() if state.member.task in wanted]
 
     async def write(self, changes: Sequence[StreamChange]) -> list[int]:
         self._check(changes)

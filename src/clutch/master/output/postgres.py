@@ -90,8 +90,9 @@ class PostgresOutputStore:
             $1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]))"""
         return [state_from(row) for row in await self._database.fetch(query, *map(list, zip(*keys, strict=True)))]
 
-    async def streams(self, task: TaskId) -> list[StreamState]:
-        return [state_from(row) for row in await self._database.fetch(f"{_STREAMS} WHERE task = $1 ORDER BY id", task)]
+    async def streams(self, *tasks: TaskId) -> list[StreamState]:
+        query = f"{_STREAMS} WHERE task = ANY($1::text[]) ORDER BY id"
+        return [state_from(row) for row in await self._database.fetch(query, list(tasks))]
 
     async def write(self, changes: Sequence[StreamChange]) -> list[int]:
         async with self._database.writing() as connection, connection.transaction():

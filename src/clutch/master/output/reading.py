@@ -10,6 +10,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -47,6 +48,18 @@ class ReaderSettings(msgspec.Struct, frozen=True):
     """and the time that each may take for a piece of output."""
 
 
+class Family(Protocol):
+    """Tasks whose output is read as one, by time. The query names what they have in common: their bell's name."""
+
+    async def tasks(self) -> Sequence[TaskId]:
+        """Those there are now."""
+        ...
+
+    def has_ended(self) -> bool:
+        """Whether no more will come, neither tasks nor output."""
+        ...
+
+
 class OutputReader:
     """The reading half of the lane. ``has_ended`` tells whether a task has ended, so that no more output will come."""
 
@@ -70,25 +83,26 @@ class OutputReader:
 
     # -- pages ---------------------------------------------------------------------------------------------------
 
-    async def page(self, query: OutputQuery) -> OutputPage:
+    async def page(self, query: OutputQuery, family: Family | None = None) -> OutputPage:
         """Up to ``limit`` lines: the first after ``after``, or, with ``tail`` or ``before``, the last before that."""
         check(query)
         bound = query.tail or query.head
         wanted = min(query.limit, bound) if bound else query.limit
-        page = await (await self._begin(query, wanted)).next(wanted, self.settings.search_s)
+        page = await (await self._begin(query, wanted, family)).next(wanted, self.settings.search_s)
         return replace(page, more=False) if bound and len(page.lines) >= bound else page
 
-    async def _begin(self, query: OutputQuery, wanted: int) -> Reading:
+    async def _begin(self, query: OutputQuery, wanted: int, family: Family | None) -> Reading:
         """The streams that a query asks for, each at its place."""
         low = cursors.read(query.after) if query.after else {}
         high = cursors.read(query.before) if query.before else None
-        ended = self._has_ended(query.task)  # before looking: what is written until then is seen
-        states = [state for state in await self.store.streams(query.task) if _is_asked_for(query, state)]
+        ended = self._is_over(query, family)  # before looking: what is written until then is seen
+        tasks = (query.task,) if family is None else await family.tasks()
+        states = [state for state in await self.store.streams(*tasks) if _is_asked_for(query, state)]
         if len(states) > STREAMS_MAX:
             raise TooLarge(
                 f"{len(states)} streams match, at most {STREAMS_MAX} are read together",
                 object=str(query.task),
-                next_step="Name a role, ranks or an epoch.",
+                next_step="Name one task or trial, a role, ranks, an epoch, or a time from which on.",
             )
         held = max(min(self.settings.held_max_bytes // max(len(states), 1), 2 * SEGMENT_BYTES), 4_096)
         shared = Shared(self.store, query, Sieve(query), self._patterns, self._threads, Bounds(held, wanted))
@@ -100,14 +114,17 @@ class OutputReader:
             ]
         )
 
+    def _is_over(self, query: OutputQuery, family: Family | None) -> bool:
+        return self._has_ended(query.task) if family is None else family.has_ended()
+
     # -- all of it -----------------------------------------------------------------------------------------------
 
-    async def pages(self, query: OutputQuery) -> AsyncIterator[OutputPage]:
+    async def pages(self, query: OutputQuery, family: Family | None = None) -> AsyncIterator[OutputPage]:
         """Pages from the first to the last that there is now. With ``tail`` it is one page."""
         check(query)
         search_s = self.settings.search_s
         if query.tail:
-            reading = await self._begin(query, query.tail)
+            reading = await self._begin(query, query.tail, family)
             parts = [await reading.next(query.tail, search_s)]
             while parts[-1].more and (left := query.tail - sum(len(part.lines) for part in parts)) > 0:
                 parts.append(await reading.next(left, search_s))
@@ -115,7 +132,7 @@ class OutputReader:
             yield OutputPage(lines, parts[0].after, parts[-1].before, False)
             return
         left, more = query.head or _FAR, True
-        reading = await self._begin(query, min(left, PAGE_MAX_LINES))
+        reading = await self._begin(query, min(left, PAGE_MAX_LINES), family)
         while more and left > 0:
             page = await reading.next(min(query.limit, left), search_s)
             left -= len(page.lines)
@@ -128,8 +145,8 @@ class OutputReader:
             for line in page.lines:
                 yield line
 
-    async def follow_pages(self, query: OutputQuery) -> AsyncIterator[OutputPage]:
-        """Pages as they come, none of them empty, until the task has ended and everything was given.
+    async def follow_pages(self, query: OutputQuery, family: Family | None = None) -> AsyncIterator[OutputPage]:
+        """Pages as they come, none of them empty, until the task or family has ended and everything was given.
 
         A cursor of the last page that arrived takes up the thread where it broke.
         """
@@ -140,8 +157,8 @@ class OutputReader:
             while True:
                 rung.clear()
                 began = loop.time()
-                ended = self._has_ended(query.task)
-                async for page in self.pages(query):
+                ended = self._is_over(query, family)
+                async for page in self.pages(query, family):
                     query = _behind(query, page)
                     fresh = _fresh(page, shown)
                     if fresh.lines:
@@ -235,6 +252,8 @@ def _is_asked_for(query: OutputQuery, state: StreamState) -> bool:
         and (not query.ranks or state.member.rank in query.ranks)
         and (not query.epochs or state.fence.epoch in query.epochs)
         and (not query.streams or state.stream in query.streams)
+        and (query.since is None or state.last_at >= query.since)
+        and (query.until is None or state.first_at < query.until)
     )
 
 

@@ -27,8 +27,8 @@ class SqliteOutputStore:
     async def states(self, incarnations: Sequence[tuple[MemberId, Fence]]) -> list[StreamState]:
         return await self._lane.read(Reader.states, incarnations)
 
-    async def streams(self, task: TaskId) -> list[StreamState]:
-        return await self._lane.read(Reader.streams, task)
+    async def streams(self, *tasks: TaskId) -> list[StreamState]:
+        return await self._lane.read(Reader.streams, tasks)
 
     async def write(self, changes: Sequence[StreamChange]) -> list[int]:
         ids = await self._lane.write(Writer.write, changes)

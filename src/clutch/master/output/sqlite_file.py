@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,8 +91,10 @@ class Reader(LaneReader):
             found += [state_from(row) for row in self._rows(f"{_STREAMS} {where}", key)]
         return found
 
-    def streams(self, task: TaskId) -> list[StreamState]:
-        return [state_from(row) for row in self._rows(f"{_STREAMS} WHERE task = ? ORDER BY id", (task,))]
+    def streams(self, tasks: Sequence[TaskId]) -> list[StreamState]:
+        some = "SELECT value FROM json_each(?)"
+        query = f"{_STREAMS} WHERE task IN ({some}) ORDER BY id"
+        return [state_from(row) for row in self._rows(query, (json.dumps(tasks),))]
 
     def segments(self, span: Span) -> list[Segment]:
         columns = ", ".join(SEGMENT_COLUMNS if span.bodies else INDEX_COLUMNS)

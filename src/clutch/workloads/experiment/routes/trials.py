@@ -29,6 +29,7 @@ from clutch.wire.output import OutputPage, OutputQuery
 from clutch.workloads.experiment.routes.experiments import EXPERIMENT, by
 from clutch.workloads.experiment.service.finding import find_experiment, find_trial
 from clutch.workloads.experiment.service.looking import curves, trial_detail, trial_latest, trial_series
+from clutch.workloads.experiment.service.printing import Printed
 from clutch.workloads.experiment.service.service import ExperimentService
 
 TRIAL = f"{API}/trials/{{trial:str}}"
@@ -205,12 +206,38 @@ async def list_experiment_metrics(
 async def read_trial_output(
     services: Services, caller: Caller, trial: Name, asked: dict[str, Any], follow: bool = False
 ) -> OutputPage:
-    """A page of lines of the task that runs a trial now or ran it last; with `follow`, pages as they come."""
+    """A page of lines of a trial, over all the tasks that ran it; with `follow`, pages as they come."""
     view = await find_trial(services, caller, trial)
-    return await answer_output(services, OutputQuery(task=TaskId(view.task), **asked), follow)
+    query = OutputQuery(task=TaskId(view.experiment), **asked)
+    return await answer_output(services, query, follow, Printed(services, view.experiment, (view.trial,)))
+
+
+@get(
+    f"{EXPERIMENT}/output",
+    operation_id="read_experiment_output",
+    tags=["output"],
+    opt={"needs": Needs.VIEWER},
+    dependencies={**ASKED, "asked": Provide(give_output_asked)},
+)
+async def read_experiment_output(
+    services: Services,
+    caller: Caller,
+    experiment: Name,
+    asked: dict[str, Any],
+    follow: bool = False,
+    trials: Numbers = None,
+) -> OutputPage:
+    """A page of lines of all trials by time; with `follow`, pages as they come, until the experiment has ended.
+
+    Each line's member names the task, and so the trial, that printed it.
+    """
+    view = await find_experiment(services, caller, experiment)
+    printed = Printed(services, view.key, tuple(trials or ()))
+    await printed.check()
+    return await answer_output(services, OutputQuery(task=TaskId(view.key), **asked), follow, printed)
 
 
 ROUTES: list[Any] = [
     list_trials, get_trial, list_workloads, stop_trial, kill_trial, list_trial_metrics, get_latest_trial_metrics,
-    list_experiment_metrics, read_trial_output,
+    list_experiment_metrics, read_trial_output, read_experiment_output,
 ]  # fmt: skip

@@ -17,6 +17,8 @@ from clutch.master.services import Services
 from clutch.wire.errors import ClutchError, Conflict, IllegalMove, NotFound
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView
 from clutch.wire.experiment_words import EditExperiment, PinCheckpoints, Said
+from clutch.wire.facts import ControllerClosed
+from clutch.wire.ids import TaskId
 from clutch.workloads.experiment.service.continuations import Continuations
 from clutch.workloads.experiment.service.detached import Detached
 from clutch.workloads.experiment.service.feeding import Feeder
@@ -55,6 +57,9 @@ class ExperimentService:
 
     def heard(self, recorded: Sequence[Recorded]) -> None:
         """The loop has made these facts durable."""
+        for entry in recorded:
+            if isinstance(entry.fact, ControllerClosed):  # whoever follows what it prints need not wait any more
+                self.services.output.wake(TaskId(entry.fact.controller))
         self.words.heard(recorded)
         self.forgetting.heard(recorded)
         self.continuations.heard(recorded)
