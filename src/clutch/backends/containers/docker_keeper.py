@@ -26,6 +26,7 @@ from clutch.backends.containers import docker_groups
 from clutch.backends.containers.docker_http import Engine, EngineGone, Refused, Stream
 from clutch.backends.containers.docker_images import Progress, auth_header, pull_path
 from clutch.backends.containers.docker_log import Break, Frames, LogPosition, stamp
+from clutch.backends.containers.docker_pipes import Pipes
 from clutch.backends.containers.docker_verdict import (
     ENDED,
     MACHINE,
@@ -84,6 +85,7 @@ class Keeper:
         self.frames = Frames()
         self.stream_ended_at = 0.0
         self.position: LogPosition | None = None  # None while attached
+        self.pipes = Pipes()
         self.waiter: Stream | None = None
         self.exited = False
         self.stderr_head = b""
@@ -152,6 +154,7 @@ class Keeper:
             try:
                 while not (self.exited and self.stream is None):
                     self._turn()
+                self._take_what_is_left()
                 return self._judge()
             except (EngineGone, Refused):
                 self._lose_engine()
@@ -290,7 +293,10 @@ class Keeper:
     def _note_start(self, seen: dict[str, Any]) -> None:
         self.config = seen
         self.pid = seen["State"]["Pid"]
-        self.ticks = self.tools.start_ticks(self.pid) if self._groups() else 0
+        here = bool(self._groups())
+        self.ticks = self.tools.start_ticks(self.pid) if here else 0
+        if here:
+            self.pipes.hold(self.pid)
         self.started_at = _seconds(seen["State"]["StartedAt"])
         self.ran = True
         self._say("")
@@ -425,6 +431,13 @@ class Keeper:
         while self.stream is not None:
             self._hear(0 if self.stream.waiting else TICK_MS, self.stream)
             self._move_output(self.stream)
+
+    def _take_what_is_left(self) -> None:
+        """What an engine that went away did not read, though it is back."""
+        left = self.pipes.left() if self.engine_lost else []
+        self.pipes.close()
+        for number, data in left:
+            self._spool(number, data)
 
     def _note_head(self) -> None:
         """With which message the log began: if that changes, its beginning was cut off."""
