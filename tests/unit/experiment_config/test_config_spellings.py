@@ -151,3 +151,13 @@ def test_what_will_not_do_what_one_may_think_is_noticed() -> None:
     assert sorted(noticed) == ["environment.force_pull_image", "resources.shm_size"]
     _, noticed = read({"entrypoint": "python -m determined.launch.torch_distributed train.py"})
     assert "entrypoint" in noticed
+    flat = {"a": {"type": "log", "minval": -1, "maxval": 3, "base": 1}, "b": {"deep": [7, RANGE["a"], "x"]}}
+    _, noticed = read({"hyperparameters": flat, "searcher": {"name": "random", "metric": "loss", "max_trials": 3}})
+    assert "does not vary" in noticed["hyperparameters.a.base"]
+    assert "not searched" in noticed["hyperparameters.b.deep[1]"]
+
+
+def test_empty_names_say_nothing() -> None:
+    """An exported configuration has them where nothing was written."""
+    written = {"workspace": "", "project": "", "resources": {"pool": ""}}
+    assert read(written)[0] == read({})[0]

@@ -323,7 +323,7 @@ def test_a_population_replaces_its_worst_by_copies_of_its_best() -> None:
         search.report(number, 100, float(number))
     assert isinstance(search.trials[4].told_to_leave, Finish) and isinstance(search.trials[5].told_to_leave, Finish)
     copies = [search.trials[number].made for number in (6, 7)]
-    assert all(copy.from_trial in (1, 2) for copy in copies)
+    assert [copy.from_trial for copy in copies] == [1, 2], "each of the best is copied"
     method = search.spec.search.method
     assert isinstance(method, Pbt)
     for copy in copies:
@@ -347,6 +347,15 @@ def test_what_a_copy_changes_stays_in_range() -> None:
     assert len(changed) == 2
     drawn = explore(SPACE, known, Pbt(2, 2, 1, resample_probability=1.0), (7, 5))
     assert drawn == sample(SPACE, 7, 5)
+
+
+def test_small_whole_numbers_change_too() -> None:
+    method = Pbt(2, 2, 1, perturb_factor=0.2, resample_probability=0.0)
+    found = {explore({"n": Int(-3, 30)}, {"n": 1}, method, (7, trial))["n"] for trial in range(1, 30)}
+    assert found == {0, 2}
+    found = {explore({"n": Int(-3, 30)}, {"n": 10}, method, (7, trial))["n"] for trial in range(1, 30)}
+    assert found == {8, 12}, "rounding adds nothing to a whole result"
+    assert explore({"n": Int(-3, 30)}, {"n": 1}, Pbt(2, 2, 1, 0.2, 0.0, 0.0), (7, 1)) == {"n": 1}
 
 
 def test_copies_begin_before_their_parents_go_on() -> None:

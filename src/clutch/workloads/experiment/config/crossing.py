@@ -30,7 +30,7 @@ def cross_problems(config: dict[str, Any], *, partial: bool) -> list[Problem]:
         *_storage(config),
         *_twice(config),
     ]
-    whole = (_searcher, _resources, _hdfs, _launch, _mounts)
+    whole = (_searcher, _resources, _hdfs, _mounts)
     return found if partial else [*found, *(problem for check in whole for problem in check(config))]
 
 
@@ -41,6 +41,16 @@ def cross_notices(config: dict[str, Any]) -> list[ConfigProblem]:
     if name in ("random", "asha", "adaptive_asha", "pbt", "tpe") and not list(ranges_in(config)):
         problem = f"there is nothing to search: all trials of {name} have the same hyperparameters"
         found.append(ConfigProblem(path="hyperparameters", problem=problem, hint="Write a range, or searcher: single."))
+    for path, item in ranges_in(config):
+        if item["type"] == "log" and item.get("base") == 1:
+            problem = "every power of 1 is 1: it does not vary"
+            found.append(
+                ConfigProblem(path=dotted((*path, "base")), problem=problem, hint="Write 10, 2, or leave it out.")
+            )
+    for path in _ranges_in_lists(config.get("hyperparameters"), ("hyperparameters",)):
+        problem = "it reads like a range, and stands in a list, which is a constant: it is not searched"
+        hint = "Make a map of the list, to search in it; or write several whole lists as a categorical."
+        found.append(ConfigProblem(path=dotted(path), problem=problem, hint=hint))
     if not _at(config, "environment", "image"):
         for path in (("resources", "shm_size"), ("environment", "force_pull_image"), ("environment", "registry_auth")):
             if _at(config, *path) not in (None, False, SHM_SIZE):
@@ -72,6 +82,17 @@ def _ranges(value: Any, path: Location) -> Iterator[tuple[Location, dict[str, An
             yield from _ranges(item, (*path, name))
         elif is_range(item) and item["type"] in RANGES:
             yield (*path, name), item
+
+
+def _ranges_in_lists(value: Any, path: Location) -> Iterator[Location]:
+    """Maps that would be ranges if they did not stand in a list."""
+    if is_nested(value):
+        for name, item in value.items():
+            yield from _ranges_in_lists(item, (*path, name))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            if is_range(item) and item["type"] in RANGES:
+                yield (*path, number)
 
 
 def _at(config: dict[str, Any], *path: str) -> Any:
@@ -170,13 +191,6 @@ def _mounts(config: dict[str, Any]) -> Iterator[Problem]:
         if isinstance(target, str) and target and not target.startswith("/"):
             problem = f"{target[:200]!r} is not an absolute path, which a container needs"
             yield Problem(dotted(("bind_mounts", number, "container_path")), problem, "Begin with '/'.")
-
-
-def _launch(config: dict[str, Any]) -> Iterator[Problem]:
-    launch = _at(config, "launch", "name")
-    if launch not in (None, "plain") and _at(config, "environment", "image"):
-        hint = "Leave launch out, and let the entrypoint start its launcher: RANK and MASTER_ADDR count nodes there."
-        yield Problem("launch", f"{launch!r} cannot start ranks inside environment.image", hint)
 
 
 def _twice(config: dict[str, Any]) -> Iterator[Problem]:

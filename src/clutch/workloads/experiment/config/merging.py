@@ -28,7 +28,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clutch.workloads.experiment.config.reading import plain
-from clutch.workloads.experiment.config.words import SEARCHER_COMMON, STORAGE_COMMON, canonical, is_free
+from clutch.workloads.experiment.config.words import (
+    EMPTY_IS_ABSENT,
+    SEARCHER_COMMON,
+    STORAGE_COMMON,
+    canonical,
+    is_free,
+)
 
 Path = tuple[str, ...]
 DEVICES = ("cpu", "cuda", "rocm")
@@ -45,7 +51,13 @@ def merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def without_nulls(config: Mapping[str, Any], path: Path = ()) -> dict[str, Any]:
     """A copy in which what is null is absent, but for where null is a value."""
-    return {key: _plain(value, (*path, key)) for key, value in config.items() if value is not None or is_free(path)}
+    return {key: _plain(value, (*path, key)) for key, value in config.items() if not _absent(value, path, key)}
+
+
+def _absent(value: Any, path: Path, key: str) -> bool:
+    if value == "" and isinstance(value, str):
+        return (*path, canonical(path, key)) in EMPTY_IS_ABSENT
+    return value is None and not is_free(path)
 
 
 def _plain(value: Any, path: Path) -> Any:

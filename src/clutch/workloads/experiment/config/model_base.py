@@ -53,7 +53,7 @@ def _number(value: Any) -> Any:
 def size_in(value: Any) -> int:
     """``1.5G``, ``512 MiB`` or a number of bytes. Units without a B, or with iB, are powers of two."""
     text = str(value).strip() if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)", text)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-zA-Z]*)", text)
     if found is None or found[2].lower() not in SIZES:
         raise wrong(f"{value!r} is not an amount of memory", "Write 512M, 1.5G, or a number of bytes.")
     amount = int(float(found[1]) * SIZES[found[2].lower()])

@@ -231,9 +231,6 @@ def _bounds(value: dict[str, Any], path: Location) -> Iterable[Problem]:
         yield Problem(dotted((*path, "minval")), f"{low} is not less than maxval, {high}", hint)
     if value["type"] != "log" or not _is_number(base) or base <= 0:
         return
-    if base == 1:
-        yield Problem(dotted((*path, "base")), "every power of 1 is 1", "Write 10, 2, or leave it out.")
-        return
     try:
         float(base) ** float(low), float(base) ** float(high)  # type: ignore[arg-type]
     except OverflowError:

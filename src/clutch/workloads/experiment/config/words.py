@@ -81,6 +81,10 @@ SEARCHER_COMMON = frozenset({"metric", "smaller_is_better", "source_trial_id", "
 STORAGE_COMMON = frozenset({"save_experiment_best", "save_trial_best", "save_trial_latest"})
 
 
+EMPTY_IS_ABSENT: frozenset[Path] = frozenset({("workspace",), ("project",), ("resources", "resource_pool")})
+"""Names for which an empty text says as much as nothing at all."""
+
+
 def canonical(path: Path, word: str) -> str:
     """Today's word for one that stands at this place."""
     return RENAMED.get(path, {}).get(word, word)

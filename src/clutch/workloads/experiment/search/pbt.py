@@ -1,9 +1,9 @@
 """Population based training: rounds of a fixed length, after each of which the worst go on from where the best are.
 
 A round is over when every trial of the population has trained up to its length, or is gone. Then the worst part ends,
-and each of them is replaced by a new trial that begins from the latest checkpoint of one of the best, with
-hyperparameters a little changed. Its steps count on from there, so a round's length is the same for everybody. Trials
-that failed are replaced in the same way; one whose program ended by itself leaves a smaller population.
+and each of them is replaced by a new trial that begins from the latest checkpoint of one of the best (the best first),
+with hyperparameters a little changed. Its steps count on from there, so a round's length is the same for everybody.
+Trials that failed are replaced in the same way; one whose program ended by itself leaves a smaller population.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from clutch.wire.errors import BadRequest
 from clutch.wire.experiments import Categorical, Const, Double, ExperimentSpec, Hyperparameter, Int, Log, Nested, Pbt
 from clutch.workloads.experiment.search.base import Event, Exited, Extended, How, Make, Train, Trained
 from clutch.workloads.experiment.search.checks import at_least, within
+from clutch.workloads.experiment.search.rungs import whole
 from clutch.workloads.experiment.search.sampling import Path, Space, bounds, chance, choice, draw, sample
 from clutch.workloads.experiment.search.turns import (
     Closed,
@@ -191,7 +192,7 @@ class PbtMethod(TurningMethod[PbtState]):
         survivors = best_first[: len(best_first) - len(worst)]
         parents = tuple(survivors[: max(1, count)])
         # The new ones begin first: what they begin from is what their parents have now.
-        copies = (Job(parents=parents),) * (len(worst) + state.lost)
+        copies = tuple(Job(parents=(parents[one % len(parents)],)) for one in range(len(worst) + state.lost))
         turn.remember(Planned(state.round + 1, (*copies, *(Job(trial) for trial in survivors))))
         turn.finish_all(worst)
 
@@ -243,8 +244,10 @@ def _explored(inner: Hyperparameter, known: Any, method: Pbt, who: tuple[int, in
         case Int() | Double() | Log():
             sign = 1 if choice(2, *who, path, "direction") else -1
             low, high = bounds(inner)
-            changed = min(max(known * (1 + sign * method.perturb_factor), low), high)
-            return min(max(round(changed), inner.minval), inner.maxval) if isinstance(inner, Int) else changed
+            changed = known * (1 + sign * method.perturb_factor)
+            if isinstance(inner, Int):  # away from what it was, so that small numbers change too
+                changed = whole(changed) if changed < known else -whole(-changed)
+            return min(max(changed, low), high)
 
 
 def _without(mapping: dict[int, Any], trial: int) -> dict[int, Any]:
