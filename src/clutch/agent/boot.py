@@ -2,7 +2,7 @@
 last words of a boot, or of the process over a member's ranks, that say why the member ended.
 
 For an image, code is fetched and peers are met on the node; then the container begins where boot would have ended, with
-the same folder and the same variables.
+the same folders and the same variables. Only an image whose ranks are started by us boots inside, and must have clutch.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from clutch.agent.launch import LAST_WORDS, boot_command
-from clutch.wire.containers import REASON_MAX, ContainerSpec, Mount, RunAs
+from clutch.agent.folders import is_anybodys
+from clutch.agent.launch import IMAGE_PYTHON, LAST_WORDS, boot_command
+from clutch.wire.containers import REASON_MAX, ContainerSpec, RunAs
 from clutch.wire.errors import Unavailable
 from clutch.wire.messages import Exit, ExitCause
 from clutch.wire.push import BOOT_CLUSTER, BOOT_REFUSED
 
 WITHIN_S = 900.0
 _BY_BOOT = "boot: "
-_SHOW = ("env", "-0")
+_SHOW = ("/usr/bin/env", "-0")
 _NODES_OWN = ("PWD", "LC_CTYPE")
 """What a process on the node has without having been told."""
 
@@ -32,16 +33,21 @@ _NODES_OWN = ("PWD", "LC_CTYPE")
 async def boot_on_node(spec: ContainerSpec, python: str, base: Mapping[str, str], tmp: str) -> ContainerSpec:
     """The same specification after boot: its folder filled, and what boot told the command in its environment.
     ``Unavailable`` with boot's own words when it fails."""
-    environment = {**base, **spec.environment, "TMPDIR": tmp}
+    ours = {name: value for name, value in spec.environment.items() if name.startswith("CLUTCH_")}
+    environment = {**base, **ours, "TMPDIR": tmp}  # the rest is meant for the image: its PATH, its libraries
     shown = await _run((*boot_command(python), *_SHOW), environment, spec)
     told = {name: value for name, value in shown.items() if name not in _NODES_OWN and environment.get(name) != value}
     kept = {name: value for name, value in spec.environment.items() if name != "CLUTCH_CODE"}
-    mounts = (*spec.mounts, Mount(tmp, tmp, read_only=False))  # boot left its roster there
-    return replace(spec, environment={**kept, **told}, mounts=mounts)
+    return replace(spec, environment={**kept, **told})
 
 
-def explained(exit: Exit, tmp: Path) -> Exit:
-    """The exit of a member that was booted, with the reason it left behind. ``tmp``: its TMPDIR."""
+def explained(exit: Exit, tmp: Path, *, inside: bool = False) -> Exit:
+    """The exit of a member that was booted, with the reason it left behind. ``tmp``: its TMPDIR; ``inside``: boot was
+    in its image."""
+    if inside and exit.cause is ExitCause.REFUSED and IMAGE_PYTHON in exit.reason:
+        return replace(
+            exit, reason=f"its image has no {IMAGE_PYTHON}, which with clutch starts its ranks: {exit.reason}"
+        )
     if exit.code == 0 or exit.cause not in (ExitCause.OWN, ExitCause.OUT_OF_MEMORY):
         return exit
     words = _last_words(tmp)
@@ -57,13 +63,14 @@ def explained(exit: Exit, tmp: Path) -> Exit:
 def _last_words(tmp: Path) -> str:
     """The folder is the user's: what is not a plain file of the folder's owner, with one name, is not read."""
     try:
-        owner = tmp.stat().st_uid
+        folder = tmp.stat()
         descriptor = os.open(tmp / LAST_WORDS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
     try:
         about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or about.st_uid != owner:
+        theirs = is_anybodys(folder) or about.st_uid == folder.st_uid
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or not theirs:
             return ""
         said = os.read(descriptor, 4 * REASON_MAX)
     except OSError:

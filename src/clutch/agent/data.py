@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from clutch.wire.containers import RunAs
 from clutch.wire.errors import DataMissing
 from clutch.wire.ids import NodeId
-from clutch.wire.programs import Program
+from clutch.wire.programs import Mount, Program
 
 LOOK_S = 10.0
 _LOOK = 'for path in "$@"; do [ -e "$path" ] || { echo "is not there: $path"; exit 1; }; ' \
@@ -49,3 +52,23 @@ async def check_data(paths: Sequence[str], run_as: RunAs | None, node: NodeId) -
             object=f"node {node}",
             next_step="Mount it there, exclude the node, or correct the path.",
         )
+
+
+def allowed_mounts(mounts: Sequence[Mount], folders: Sequence[str], node: NodeId) -> tuple[Mount, ...]:
+    """The same mounts by their real paths. ``DataMissing`` names the first that is in none of these folders, links
+    followed; no folders: everything is allowed. Touches the disk."""
+    if not folders:
+        return tuple(mounts)
+    within = [Path(folder).resolve() for folder in folders]
+    found = []
+    for mount in mounts:
+        real = Path(mount.source).resolve()
+        if not any(real.is_relative_to(folder) for folder in within):
+            where = f"{mount.source} (which is {real})" if str(real) != mount.source else mount.source
+            raise DataMissing(
+                f"{where} may not be mounted on node {node}, which allows {', '.join(folders)}",
+                object=f"node {node}",
+                next_step="Put the data there, or have the node's agent started with --allow-mount for it.",
+            )
+        found.append(replace(mount, source=str(real)))
+    return tuple(found)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import stat
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,8 @@ class Note(msgspec.Struct, frozen=True):
     notices: tuple[str, ...] = ()
     boots: bool = False
     """Its command runs behind ``clutch.runtime.boot``, whose own failures have codes of their own."""
+    inside: bool = False
+    """That boot is in its container, and needs what the image may not have."""
 
 
 class Folder(msgspec.Struct, frozen=True):
@@ -50,14 +53,20 @@ class WorkFolders:
     def path(self, key: Key) -> Path:
         return self.root / name_of(key)
 
-    def make(self, key: Key, run_as: RunAs | None, mounts: tuple[Mount, ...]) -> Folder:
-        """Fresh folders that belong to whom the member runs as, with a link for each mount."""
+    def make(self, key: Key, run_as: RunAs | None, mounts: tuple[Mount, ...], *, anybodys: bool = False) -> Folder:
+        """Fresh folders that belong to whom the member runs as, with a link for each mount.
+
+        ``anybodys``: only its image knows whom that is. Then everybody in the container may use them, and on the node
+        nobody but the agent's user gets there.
+        """
         top = self.path(key)
         shutil.rmtree(top, ignore_errors=True)  # of an attempt that ended before the start
         folder = Folder(top / "cwd", top / TMP)
-        top.mkdir(mode=0o711)
+        top.mkdir(mode=0o700 if anybodys else 0o711)
         for path in (folder.cwd, folder.tmp):
             path.mkdir(mode=0o700)
+            if anybodys:
+                path.chmod(0o777)  # whatever the umask
         for mount in mounts:
             _link(mount, folder.cwd)
         if run_as is not None and run_as.uid != os.geteuid():
@@ -87,6 +96,11 @@ class WorkFolders:
         for entry in os.scandir(self.root):
             if entry.name not in kept:
                 shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def is_anybodys(folder: os.stat_result) -> bool:
+    """Whether it was made so: what is in it belongs to whom an image runs as, which nobody here can know."""
+    return bool(folder.st_mode & stat.S_IWOTH)
 
 
 def home_of(run_as: RunAs | None) -> str:

@@ -20,11 +20,21 @@ import structlog
 from clutch.agent import brain as b
 from clutch.agent import metric_spool
 from clutch.agent.boot import boot_on_node, explained
-from clutch.agent.data import check_data, needed_paths
+from clutch.agent.data import allowed_mounts, check_data, needed_paths
 from clutch.agent.directory import MemberDirectories
 from clutch.agent.folders import TMP, Note, WorkFolders, home_of
 from clutch.agent.holders import Holders
-from clutch.agent.launch import PROCESS, Place, Surroundings, backend_for, container_spec, needs_boot, read_program
+from clutch.agent.launch import (
+    PROCESS,
+    Place,
+    Surroundings,
+    backend_for,
+    boots_inside,
+    container_spec,
+    needs_boot,
+    read_program,
+    runs_as,
+)
 from clutch.agent.monitor import Monitor, Watched
 from clutch.agent.ports import Ports
 from clutch.agent.relay import Relay
@@ -288,17 +298,22 @@ class Hands:
         if paths := needed_paths(program):
             life.doing = "looking for its data"
             await check_data(paths, kit.run_as, ground.around.node)
+        if backend != PROCESS:
+            allowed = ground.around.allowed_mounts
+            real = await asyncio.to_thread(allowed_mounts, program.mounts, allowed, ground.around.node)
+            program = msgspec.structs.replace(program, mounts=real)
         life.doing = "preparing its folder"
         mounts = program.mounts if backend == PROCESS else ()
-        folder = ground.folders.make(key, kit.run_as, mounts)
+        run_as = runs_as(program, kit, ground.around)
+        folder = ground.folders.make(key, run_as, mounts, anybodys=backend != PROCESS and run_as is None)
         notices = tuple(f"{m.target}: a link cannot be read-only" for m in mounts if m.read_only)
-        boots = needs_boot(program, wanted)
-        life.note = Note(backend, ground.ports.take(program.ports), program.leave_signal, notices, boots)
+        boots, inside = needs_boot(program, wanted), boots_inside(program)
+        life.note = Note(backend, ground.ports.take(program.ports), program.leave_signal, notices, boots, inside)
         ground.folders.keep(key, life.note)
         home = home_of(kit.run_as)
         place = Place(backend=backend, cwd=str(folder.cwd), tmp=str(folder.tmp), home=home, ports=life.note.ports)
         spec = container_spec(wanted, program, kit, ground.around, place)
-        if backend != PROCESS and boots:
+        if backend != PROCESS and boots and not inside:
             life.doing = "fetching its code and meeting its peers"
             spec = await boot_on_node(spec, ground.around.python, ground.around.environment, place.tmp)
         return spec
@@ -352,7 +367,7 @@ class Hands:
         left = await asyncio.to_thread(metric_spool.look, tmp, key)
         exit = record.exit(left.last if left is not None else 0)
         if life.note.boots:
-            exit = explained(exit, tmp)
+            exit = explained(exit, tmp, inside=life.note.inside)
         words = exit.reason or _words(record)
         if left is not None:
             self._ground.relay.metrics.watch(key, left)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from clutch.wire.containers import ContainerSpec, Limits
+from clutch.wire.containers import ContainerSpec, Limits, Mount, RunAs
 from clutch.wire.errors import BadRequest, Conflict, Unavailable
 from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.messages import WantedMember
@@ -27,6 +27,20 @@ _BOOT = (
     "import sys; sys.modules['typing_extensions'] = None; "  # msgspec would load it, with inspect and more: 9 ms
     "sys.path[1:1] = sys.argv[1].split(':'); from clutch.runtime.boot import start; start(sys.argv[2:])"
 )
+IMAGE_PYTHON = "python3"
+"""By this name an image has the Python that starts its ranks."""
+_IMAGE_BOOT = """
+import os, sys
+try:
+    from clutch.runtime.boot import start
+except ImportError as missing:
+    words = f"boot: the Python {sys.version.split()[0]} of the image has no clutch, which starts its ranks: {missing}"
+    with open(os.environ["CLUTCH_LAST_WORDS"], "w") as file:
+        file.write(words)
+    sys.stderr.write(f"clutch {words}\\n")
+    sys.exit(118)
+start(sys.argv[1:])
+"""
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +56,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     open_files: int = 0
     core_bytes: int | None = None
+    allowed_mounts: tuple[str, ...] = ()
+    """Folders of this machine that containers may mount; empty: any."""
+    own: RunAs | None = None
+    """As whom a container runs that is not told; None: as its image says. An agent that is not root itself may hand out
+    no more than it has."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +88,6 @@ def backend_for(program: Program, available: Sequence[str], name: str) -> str:
     """Where it runs: an image means Docker, and nothing else will do."""
     if program.image is None:
         return PROCESS
-    if program.launch != PlainLaunch():
-        raise BadRequest(
-            "ranks are started by a Python of ours, which an image does not have",
-            object=f"launch of {name}",
-            next_step="Leave launch out and let the command start its launcher: RANK and MASTER_ADDR count members.",
-        )
     if DOCKER not in available:
         raise Conflict(
             f"it wants the image {program.image.name}, and no Docker engine answers on this node",
@@ -91,6 +104,16 @@ def boot_command(python: str) -> tuple[str, ...]:
     return (python, "-I", "-c", _BOOT, folders, "--")
 
 
+def boots_inside(program: Program) -> bool:
+    """Whether boot runs in the container itself: what starts the ranks must see the image, and holds their ports."""
+    return program.image is not None and program.launch != PlainLaunch()
+
+
+def image_boot_command() -> tuple[str, ...]:
+    """The same for an image, which must have clutch. Unlike on the node it is found by whatever the image says."""
+    return (IMAGE_PYTHON, "-c", _IMAGE_BOOT, "--")
+
+
 def needs_boot(program: Program, wanted: WantedMember) -> bool:
     """Whether something must happen inside before the command: code to fetch, peers to meet, ranks to start."""
     return bool(program.code) or program.rendezvous or wanted.members > 1 or program.launch != PlainLaunch()
@@ -100,7 +123,9 @@ def container_spec(
     wanted: WantedMember, program: Program, kit: Kit, around: Surroundings, place: Place
 ) -> ContainerSpec:
     argv = program.argv
-    if needs_boot(program, wanted) and place.backend == PROCESS:  # an image has no Python of ours: see ``agent.boot``
+    if boots_inside(program):
+        argv = (*image_boot_command(), *program.argv)
+    elif needs_boot(program, wanted) and place.backend == PROCESS:  # for an image see ``agent.boot``
         argv = (*boot_command(around.python), *program.argv)
     return ContainerSpec(
         member=wanted.member,
@@ -115,21 +140,32 @@ def container_spec(
             open_files=around.open_files,
             core_bytes=around.core_bytes,
         ),
-        run_as=kit.run_as,
+        run_as=runs_as(program, kit, around),
         output_cap_bytes=program.output_cap_bytes,
-        **_image(program, kit),
+        **_image(program, kit, around, place),
     )
 
 
-def _image(program: Program, kit: Kit) -> dict[str, Any]:
+def runs_as(program: Program, kit: Kit, around: Surroundings) -> RunAs | None:
+    """None: as the agent, or in a container as its image says."""
+    return kit.run_as or (around.own if program.image is not None else None)
+
+
+def _image(program: Program, kit: Kit, around: Surroundings, place: Place) -> dict[str, Any]:
+    """Besides what the program mounts, its container sees its temporary folder and the certificates it believes."""
     image = program.image
     if image is None:
         return {}
+    theirs = {mount.target.rstrip("/") for mount in program.mounts}
+    ours = [
+        Mount(place.tmp, place.tmp, read_only=False),
+        *([Mount(around.ca_file, around.ca_file)] * bool(around.ca_file)),
+    ]
     return {
         "image": image.name,
         "pull": image.pull,
         "registry_auth": kit.registry_auth,
-        "mounts": program.mounts,
+        "mounts": (*program.mounts, *(mount for mount in ours if mount.target not in theirs)),
         "shm_bytes": image.shm_bytes,
     }
 
@@ -146,8 +182,8 @@ def _environment(
     wanted: WantedMember, program: Program, kit: Kit, around: Surroundings, place: Place
 ) -> dict[str, str]:
     member = wanted.member
-    base: dict[str, str] = {}
-    if place.backend == PROCESS:  # an image brings its own
+    base = {"TMPDIR": place.tmp}  # what is left there when it dies, its agent finds; all else an image brings itself
+    if place.backend == PROCESS:
         base = {"HOME": place.home, "TMPDIR": place.tmp, "PWD": place.cwd, **around.environment}
     ours = {
         "CLUTCH_TASK": member.task,

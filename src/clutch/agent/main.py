@@ -32,6 +32,7 @@ from clutch.agent.settings import AgentSettings
 from clutch.agent.shelf import ShelfDoor
 from clutch.agent.ways import open_ways
 from clutch.backends.containers.base import Key
+from clutch.wire.containers import RunAs
 from clutch.wire.errors import BadRequest, Conflict
 from clutch.wire.ids import NodeId, PoolName
 from clutch.wire.resources import Capacity
@@ -120,13 +121,15 @@ def _surroundings(settings: AgentSettings, node: NodeId, capacity: Capacity) -> 
         node=node,
         pool=PoolName(settings.pool),
         masters=settings.masters,
-        ca_file=str(settings.ca_file or ""),
+        ca_file=str(settings.ca_file.absolute()) if settings.ca_file is not None else "",
         address=settings.address,
         capacity=capacity,
         python=sys.executable,
         environment={**base, **settings.environment},
         open_files=settings.open_files,
         core_bytes=settings.core_bytes,
+        allowed_mounts=tuple(map(str, settings.allowed_mounts)),
+        own=RunAs(os.geteuid(), os.getegid(), tuple(os.getgroups())) if os.geteuid() else None,
     )
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from clutch.agent.folders import is_anybodys
 from clutch.backends.containers.base import Key
 
 SPOOL, SEQUENCE = "spool.jsonl", "sequence"
@@ -194,12 +195,13 @@ def _name_in(tmp: Path, key: Key) -> str | None:
 
 @contextmanager
 def _folder(tmp: Path, name: str) -> Iterator[tuple[int, int]]:
-    """The spool's folder, and whose the temporary one is."""
+    """The spool's folder, and whose the temporary one is; where that is anybody's, whose the spool itself is."""
     above = os.open(tmp, _DIRECTORY)
     try:
         folder = os.open(name, _DIRECTORY, dir_fd=above)
         try:
-            yield folder, os.fstat(above).st_uid
+            about = os.fstat(above)
+            yield folder, (os.fstat(folder) if is_anybodys(about) else about).st_uid
         finally:
             os.close(folder)
     finally:

@@ -35,6 +35,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     docker_socket: Path | None = Path("/var/run/docker.sock")
     """Where a container engine may answer; None: images are not run here."""
     docker_network: str = "host"
+    allowed_mounts: tuple[Path, ...] = ()
+    """Containers may mount only what is in these; empty: whatever whom they run as may read."""
     beat_s: float = 1.0
     """At least so often it reports."""
     measure_s: float = 2.0

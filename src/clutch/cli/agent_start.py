@@ -27,6 +27,13 @@ def start_agent(
     pool: Annotated[str, typer.Option(help="The pool it joins.")] = "default",
     artificial_slots: Annotated[int, typer.Option(help="So many slots that stand for nothing: for tests.")] = 0,
     cpu_slots: Annotated[int, typer.Option(help="CPU slots; -1: one, if there is no GPU.")] = -1,
+    docker: Annotated[
+        str, typer.Option(help="Engine for images, unix:///PATH or none; else as DOCKER_HOST says.")
+    ] = "",
+    docker_network: Annotated[str, typer.Option(help="Network of its containers; host: the node's own.")] = "host",
+    allow_mount: Annotated[
+        list[Path] | None, typer.Option(help="Containers may mount only what is in these folders; else anything.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, shown with the node.")] = None,
     data: Annotated[Path | None, typer.Option(help="Its folder.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -40,6 +47,7 @@ def start_agent(
     from clutch.agent.settings import AgentSettings
     from clutch.agent.slots import SlotWish
     from clutch.cli.agent_run import run_agent
+    from clutch.cli.backends import engine_socket
     from clutch.cli.serving import run_loop
     from clutch.master.logs import configure_logs
 
@@ -56,6 +64,9 @@ def start_agent(
             cuda_visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         ),
         labels=_labels(label or []),
+        docker_socket=engine_socket(docker),
+        docker_network=docker_network,
+        allowed_mounts=tuple(path.absolute() for path in allow_mount or ()),
     )
     configure_logs(log_level)
     given = token or (token_file.read_text().strip() if token_file else "")

@@ -15,7 +15,7 @@ from clutch.agent import main as agent_main
 from clutch.agent.settings import AgentSettings
 from clutch.agent.slots import SlotWish
 from clutch.cli import home
-from clutch.cli.backends import docker_version
+from clutch.cli.backends import docker_version, engine_socket
 from clutch.cli.seen import Up
 from clutch.master import main as master_main
 from clutch.master.server import HttpServer, bind
@@ -95,6 +95,7 @@ class House:
             node=name,
             token=made.token,
             slots=self.settings.slots,
+            docker_socket=engine_socket(),
         )
         await agent_main.run(settings, stop=self.stop)
 

@@ -12,13 +12,16 @@ import msgspec
 import pytest
 
 from clutch.agent.boot import boot_on_node
+from clutch.agent.data import allowed_mounts
 from clutch.agent.folders import Note, WorkFolders
 from clutch.agent.launch import (
     Place,
     Surroundings,
     backend_for,
     boot_command,
+    boots_inside,
     container_spec,
+    image_boot_command,
     needs_boot,
     read_program,
 )
@@ -27,11 +30,11 @@ from clutch.agent.ports import Ports
 from clutch.agent.ways import remembered
 from clutch.backends.containers.base import Key
 from clutch.wire.containers import ContainerSpec, Limits, RunAs, Usage
-from clutch.wire.errors import BadRequest, Conflict, Unavailable
+from clutch.wire.errors import BadRequest, Conflict, DataMissing, Unavailable
 from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.link import NodeUse, SlotUse
 from clutch.wire.messages import Phase, WantedMember
-from clutch.wire.programs import Image, Kit, Mount, Program
+from clutch.wire.programs import Image, Kit, Mount, Program, RanksLaunch
 from clutch.wire.resources import CUDA, Capacity, Slot
 
 MEMBER, FENCE = MemberId(TaskId("t"), "main", 2), Fence(1, 3, 4)
@@ -93,11 +96,53 @@ def test_an_image_brings_its_own_surroundings() -> None:
     place = msgspec.structs.replace(PLACE, backend="docker")
     spec = container_spec(wanted(), program, kit, AROUND, place)
     assert (spec.image, spec.registry_auth, spec.shm_bytes) == ("busybox", "u:p", 5)
-    assert spec.mounts == (Mount("/d", "/e"),)
+    assert spec.mounts == (Mount("/d", "/e"), Mount("/w/tmp", "/w/tmp", read_only=False))
     assert "PATH" not in spec.environment and "HOME" not in spec.environment
+    assert spec.environment["TMPDIR"] == "/w/tmp" and spec.run_as is None and spec.argv == ("a",)
     assert backend_for(program, ["process", "docker"], "t") == "docker"
     with pytest.raises(Conflict, match="no Docker engine"):
         backend_for(program, ["process"], "t")
+
+
+def test_an_image_sees_the_certificates_and_no_more_than_its_agent() -> None:
+    around = msgspec.structs.replace(AROUND, ca_file="/c/ca.pem", own=RunAs(7, 8))
+    place = msgspec.structs.replace(PLACE, backend="docker")
+    program = Program(argv=("a",), image=Image("busybox"), mounts=(Mount("/other", "/w/tmp/"),))
+    spec = container_spec(wanted(), program, Kit(MEMBER, FENCE), around, place)
+    assert spec.mounts == (Mount("/other", "/w/tmp/"), Mount("/c/ca.pem", "/c/ca.pem"))  # the program's own is kept
+    assert spec.run_as == RunAs(7, 8)
+    assert container_spec(wanted(), program, Kit(MEMBER, FENCE, run_as=RunAs(1, 2)), around, place).run_as == RunAs(
+        1, 2
+    )
+    process = container_spec(wanted(), Program(argv=("a",)), Kit(MEMBER, FENCE), around, PLACE)
+    assert process.run_as is None and process.mounts == ()
+
+
+def test_ranks_in_an_image_are_started_by_its_own_python() -> None:
+    place = msgspec.structs.replace(PLACE, backend="docker")
+    program = Program(argv=("a",), image=Image("busybox"), launch=RanksLaunch())
+    spec = container_spec(wanted(), program, Kit(MEMBER, FENCE), AROUND, place)
+    assert spec.argv == (*image_boot_command(), "a") and spec.argv[0] == "python3"
+    assert boots_inside(program) and needs_boot(program, wanted())
+    assert spec.environment["CLUTCH_LAUNCH"] and spec.environment["CLUTCH_LAST_WORDS"].startswith("/w/tmp/")
+    assert not boots_inside(Program(argv=("a",), launch=RanksLaunch()))
+    assert not boots_inside(Program(argv=("a",), image=Image("busybox"), code="sha256:1"))
+
+
+def test_a_container_mounts_what_its_node_allows(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "allowed" / "data", tmp_path / "allowed-too" / "data"
+    for folder in (inside, outside):
+        folder.mkdir(parents=True)
+    (inside / "out").symlink_to(outside)
+    (tmp_path / "link").symlink_to(inside)
+    folders, node = (str(tmp_path / "allowed"),), NodeId("n1")
+    asked = (Mount(str(tmp_path / "link"), "/d"), Mount(f"{inside}/../data", "/e", read_only=False))
+    assert allowed_mounts(asked, folders, node) == (Mount(str(inside), "/d"), Mount(str(inside), "/e", False))
+    for bad in (str(outside), f"{inside}/out", f"{inside}/../../allowed-too", "/"):
+        with pytest.raises(DataMissing, match="may not be mounted on node n1") as refused:
+            allowed_mounts((Mount(bad, "/d"),), folders, node)
+        assert bad in str(refused.value)
+    assert allowed_mounts((Mount("/", "/d"),), (), node) == (Mount("/", "/d"),)
 
 
 def test_what_cannot_be_executed_is_refused() -> None:
@@ -114,10 +159,9 @@ def booted(tmp_path: Path, **environment: str) -> ContainerSpec:
 
 
 async def test_boot_on_the_node_fills_the_folder_and_tells_the_container(tmp_path: Path) -> None:
-    spec = booted(tmp_path)
+    spec = booted(tmp_path, PATH="/only/in/the/image", LD_PRELOAD="/only/in/the/image.so")
     after = await boot_on_node(spec, sys.executable, {"PATH": "/bin", "NODES": "own"}, str(tmp_path / "tmp"))
-    assert after.environment == {"MINE": "1"} and after.argv == ("a",)
-    assert Mount(str(tmp_path / "tmp"), str(tmp_path / "tmp"), read_only=False) in after.mounts
+    assert after.environment == spec.environment and after.argv == ("a",)
 
 
 async def test_what_stops_boot_on_the_node_is_said_in_its_words(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Experiments whose trials run in containers of a real engine, as a user would have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docker_trials import DockerCluster, open_folder
+
+TRIAL = str(Path(__file__).with_name("docker_trial.py"))
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture(scope="module")
+def place(engine_socket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCluster]:
+    with DockerCluster(tmp_path_factory.mktemp("trials"), engine_socket) as found:
+        yield found
+
+
+def mount(source: Path | str, target: str, read_only: bool = True) -> dict[str, object]:
+    return {"host_path": str(source), "container_path": target, "read_only": read_only}
+
+
+def test_a_search_in_containers_with_data_mounts_and_variables(place: DockerCluster, tmp_path: Path) -> None:
+    data, out = open_folder(tmp_path / "data"), open_folder(tmp_path / "out")
+    open_folder(data / "part")
+    (data / "part" / "file").write_text("given")
+    experiment = place.start(
+        [],
+        entrypoint=["python3", TRIAL],
+        searcher={"name": "grid", "metric": "loss"},
+        hparams={"x": {"type": "categorical", "vals": [3, 1, 2]}},
+        mounts=[mount(HERE, HERE), mount(data, "/data"), mount(out, "/out", read_only=False)],
+        data={"path": "/data/part/file"},
+        variables={"MINE": "a word"},
+    )
+    place.ended(experiment)
+    trials = place.trials(experiment)
+    assert sorted(path.read_text() for path in out.iterdir()) == ["1", "2", "3"]
+    assert len(trials) == 3 and not (data / "part" / "mine").exists()
+    for trial in trials:
+        [seen] = [json.loads(line) for line in place.output(trial.task) if line.startswith("{")]
+        assert seen["data"] == "given" and seen["mine"] == "a word" and seen["pid_1"] == "docker-init"
+        assert seen["data_refused"] == "Read-only file system" and not seen["has_home"]
+        assert place.curve(trial.key, "validation", "loss") and place.curve(trial.key, "training", "x")
+    committed = [row for row in place.checkpoints(experiment) if row.state == "committed"]
+    assert len(committed) == 3
+    assert place.containers() == []
+
+
+def test_data_that_is_not_there_is_named_with_its_node(place: DockerCluster, tmp_path: Path) -> None:
+    data = open_folder(tmp_path / "data")
+    missing = f"{data}/part/nothing"
+    experiment = place.start(["report"], mounts=[mount(data, "/data")], data={"path": "/data/part/nothing"})
+    try:
+        place.until_why(experiment, f"{missing} is not there on node n1")
+    finally:
+        place.move(experiment, "kill")
+    place.ended(experiment, "cancelled")
