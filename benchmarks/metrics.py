@@ -35,7 +35,7 @@ from clutch.master.api.app import make_app
 from clutch.master.metrics_lane.lane import MetricsLane
 from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.metrics_lane.records import SourceState
-from clutch.master.metrics_lane.taking import build, fresh
+from clutch.master.metrics_lane.taking import News
 from clutch.master.server import bind
 from clutch.testing.postgres import any_server, fresh_database
 from clutch.testing.push_master import POOL, PushMaster, _serve, push_master
@@ -89,8 +89,10 @@ def bodies(made: Sequence[MetricBatch]) -> list[list[tuple[int, bytes, bytes]]]:
     """What the lane would write for one member, commit by commit."""
     state, found = SourceState(MEMBERS[0], FENCE), []
     for one in made:
-        rows, reached = fresh([one], state.sequence, "bare")
-        change = build(state, rows, reached, [])
+        news = News(state)
+        news.take([one])
+        change = news.change([])
+        assert change is not None
         found.append([(put.first, put.brief, change.state.latest + put.body) for put in change.puts])
         state = msgspec.structs.replace(change.state, id=1)
     return found

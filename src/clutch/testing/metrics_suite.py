@@ -17,11 +17,10 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from clutch.master.metrics_lane.base import MetricsStore
-from clutch.master.metrics_lane.columns import Row
 from clutch.master.metrics_lane.lane import MetricsLane
-from clutch.master.metrics_lane.packing import rows_in
-from clutch.master.metrics_lane.records import PACK_ROWS, ChunkSpan, SourceState
-from clutch.master.metrics_lane.taking import build
+from clutch.master.metrics_lane.packing import points_in
+from clutch.master.metrics_lane.records import PACK_ROWS, ChunkSpan, SourceChange, SourceState
+from clutch.master.metrics_lane.taking import News
 from clutch.testing.output_suite import refused
 from clutch.wire.errors import BadRequest, Conflict, Corrupt, DiskFull, Stale, TooLarge
 from clutch.wire.ids import Fence, MemberId, TaskId
@@ -75,6 +74,15 @@ def batch(sequence: int, *points: MetricPoint) -> MetricBatch:
     return MetricBatch(sequence, points)
 
 
+def change_of(state: SourceState, *batches: MetricBatch) -> SourceChange:
+    """What a lane would write for these batches."""
+    news = News(state)
+    news.take(batches)
+    change = news.change([])
+    assert change is not None
+    return change
+
+
 def counted(sequence: int) -> MetricBatch:
     """A batch that says which it is."""
     count = Random(sequence).randint(1, 20)
@@ -94,11 +102,8 @@ async def check_gives_back_what_it_was_given(ground: MetricsGround) -> None:
     assert isinstance(store, MetricsStore)
     assert await store.known([(MEMBER, FENCE)]) == []
     assert (await store.task(MEMBER.task)).sources == ()
-    rows: list[Row] = [
-        ("training", -5, NOW, {"loss": 0.5, "n": 2**63 - 1, "note": "größer 漢字"}),
-        ("training", 7, NOW, {}),
-    ]
-    change = build(SourceState(MEMBER, FENCE), rows, 3, [])
+    points = [point(-5, loss=0.5, n=2**63 - 1, note="größer 漢字"), point(7)]
+    change = change_of(SourceState(MEMBER, FENCE), batch(1), batch(2, *points), batch(3))
     (source,) = await store.write([change])
     state = replace(change.state, id=source)
     await store.resume(MEMBER.task, 2, 40)
@@ -113,7 +118,7 @@ async def check_gives_back_what_it_was_given(ground: MetricsGround) -> None:
         assert await one.newest(10) == [replace(state, latest=b"")]
         (chunk,) = await one.chunks(ChunkSpan(source))
         assert (chunk.first, chunk.last, chunk.low, chunk.high, chunk.points) == (1, 3, -5, 7, 2)
-        assert rows_in(chunk) == rows
+        assert points_in(chunk) == points
         assert await one.chunks(ChunkSpan(source, low=8)) == []
         assert await one.chunks(ChunkSpan(source, high=-6)) == []
         assert await one.chunks(ChunkSpan(source, first=2)) == []
@@ -122,13 +127,13 @@ async def check_gives_back_what_it_was_given(ground: MetricsGround) -> None:
 
 async def check_a_commit_is_all_or_nothing(ground: MetricsGround) -> None:
     store, rival = await ground.open(), await ground.open()
-    rows: list[Row] = [("training", 1, NOW, {"loss": 0.5})]
-    first = build(SourceState(MEMBER, FENCE), rows, 1, [])
+    one, two = batch(1, point(1, loss=0.5)), batch(2, point(1, loss=0.5))
+    first = change_of(SourceState(MEMBER, FENCE), one)
     (source,) = await store.write([first])
     state = replace(first.state, id=source)
-    await rival.write([build(state, rows, 2, [])])
-    other = build(SourceState(replace(MEMBER, rank=1), FENCE), rows, 1, [])
-    await refused(Stale, store.write([other, build(state, rows, 2, [])]))
+    await rival.write([change_of(state, two)])
+    other = change_of(SourceState(replace(MEMBER, rank=1), FENCE), one)
+    await refused(Stale, store.write([other, change_of(state, two)]))
     await refused(Stale, store.write([other, first]))
     assert [one.member.rank for one in (await store.task(MEMBER.task)).sources] == [0]
     assert len(await store.chunks(ChunkSpan(source))) == 2
@@ -378,7 +383,7 @@ async def check_reductions_and_bodies_are_read_apart(ground: MetricsGround) -> N
     assert small.body and not small.brief, "a few points have no reductions"
     large, small = await store.chunks(ChunkSpan(source.id))
     assert large.body and small.body and not large.brief
-    assert rows_in(large)[7] == (TRAINING, 7, NOW + 7, {"loss": 7.0}), "columns can be rows again"
+    assert points_in(large)[7] == point(7, loss=7.0), "columns can be points again"
 
 
 async def check_two_lanes_never_store_a_batch_twice(ground: MetricsGround) -> None:

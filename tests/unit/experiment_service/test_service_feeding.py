@@ -7,32 +7,34 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.wire.metrics import VALIDATION, Value
+from clutch.wire.metrics import VALIDATION, MetricPoint, Value
 from clutch.workloads.experiment.service.feeding import numbers, validations
 
 values = st.dictionaries(
     st.sampled_from("abc"),
     st.one_of(st.floats(), st.integers(), st.text(max_size=9), st.sampled_from(["NaN", "Infinity"])),
 )
-rows = st.lists(
-    st.tuples(st.sampled_from(["training", VALIDATION, "other"]), st.integers(0, 5), st.floats(0, 9), values)
+points = st.lists(
+    st.builds(
+        MetricPoint, st.sampled_from(["training", VALIDATION, "other"]), st.integers(0, 5), values, st.floats(0, 9)
+    )
 )
 
 
-@given(rows)
+@given(points)
 def test_each_step_is_said_once_in_the_order_it_came_and_nothing_of_other_groups(
-    found: list[tuple[str, int, float, dict[str, Value]]],
+    found: list[MetricPoint],
 ) -> None:
     said = list(validations("e-x.1", 2, found))
-    steps = [row[1] for row in found if row[0] == VALIDATION]
+    steps = [one.step for one in found if one.group == VALIDATION]
     assert [one.step for one in said] == list(dict.fromkeys(steps))
     for one in said:
         assert (one.task, one.epoch) == ("e-x.1", 2)
-        mine = [row for row in found if row[0] == VALIDATION and row[1] == one.step]
-        assert one.at == mine[-1][2]
+        mine = [point for point in found if point.group == VALIDATION and point.step == one.step]
+        assert one.at == mine[-1].at
         expected: dict[str, float] = {}
-        for row in mine:
-            expected.update(numbers(row[3]))
+        for point in mine:
+            expected.update(numbers(point.values))
         assert repr(one.values) == repr(expected)
 
 

@@ -10,39 +10,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.master.metrics_lane.briefs import BUCKET, Brief, brief_of
-from clutch.master.metrics_lane.columns import Body, Row, columns_of, merged, packed
+from clutch.master.metrics_lane.columns import Body, columns_of, merged, packed
 from clutch.master.metrics_lane.digests import Digest, digest_of, joined, remembered_in, with_news
 from clutch.master.metrics_lane.lane import MetricsLane
 from clutch.master.metrics_lane.memory import MemoryMetricsStore
-from clutch.master.metrics_lane.packing import chunk_of, columns_in, digests_in, packed_chunk, rows_in
+from clutch.master.metrics_lane.packing import chunk_of, columns_in, digests_in, packed_chunk, points_in
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceState
 from clutch.testing.metrics_suite import FENCE, MEMBER, batch, metrics_on, point
 from clutch.testing.output_suite import refused
 from clutch.wire.errors import Corrupt
-from clutch.wire.metrics import MetricsQuery, Value
+from clutch.wire.metrics import MetricPoint, MetricsQuery, Value
 
 VALUES: st.SearchStrategy[Value] = st.one_of(
     st.floats(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=5), st.just(0.5), st.just(-0.0)
 )
 STEPS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 20))
-ROWS = st.lists(
-    st.tuples(
+POINTS = st.lists(
+    st.builds(
+        MetricPoint,
         st.sampled_from(["training", "validation"]),
         STEPS,
-        st.floats(allow_nan=False, allow_infinity=False),
         st.dictionaries(st.sampled_from(["loss", "größe", "n"]), VALUES, max_size=3),
+        st.floats(allow_nan=False, allow_infinity=False),
     ),
     max_size=100,
 )
 FLAT = dict[tuple[str, str], list[tuple[int, float, str]]]
 
 
-def flat(rows: list[Row]) -> FLAT:
+def flat(points: list[MetricPoint]) -> FLAT:
     """Each metric's points by step, of one step in the order in which they came."""
     found: FLAT = {}
-    for group, step, at, values in rows:
-        for name, value in values.items():
-            found.setdefault((group, name), []).append((step, at, repr(value)))
+    for one in points:
+        for name, value in one.values.items():
+            found.setdefault((one.group, name), []).append((one.step, one.at, repr(value)))
     return {name: sorted(points, key=lambda one: one[0]) for name, points in found.items()}
 
 
@@ -55,33 +56,33 @@ def flat_columns(columns: Any) -> FLAT:
     }
 
 
-@given(ROWS)
-def test_columns_are_the_rows(rows: list[Row]) -> None:
-    body = Body(packed(columns_of(rows)))
-    assert flat_columns(body.column(place) for place in range(len(body.names))) == flat(rows)
-    assert [body.count(place) for place in range(len(body.names))] == [len(flat(rows)[name]) for name in body.names]
+@given(POINTS)
+def test_columns_are_the_points(points: list[MetricPoint]) -> None:
+    body = Body(packed(columns_of(points)))
+    assert flat_columns(body.column(place) for place in range(len(body.names))) == flat(points)
+    assert [body.count(place) for place in range(len(body.names))] == [len(flat(points)[name]) for name in body.names]
 
 
-@given(st.lists(ROWS, min_size=1, max_size=4))
-def test_chunks_are_packed_into_one(parts: list[list[Row]]) -> None:
-    chunks = [chunk_of((n, n), rows, columns_of(rows)) for n, rows in enumerate(parts, 1)]
+@given(st.lists(POINTS, min_size=1, max_size=4))
+def test_chunks_are_packed_into_one(parts: list[list[MetricPoint]]) -> None:
+    chunks = [chunk_of((n, n), points, columns_of(points)) for n, points in enumerate(parts, 1)]
     columns = [[columns_in(one).column(place) for place in range(len(columns_in(one).names))] for one in chunks]
     whole = packed_chunk(chunks, merged(columns))
-    every = [row for rows in parts for row in rows]
+    every = [one for points in parts for one in points]
     assert flat_columns(map(columns_in(whole).column, range(len(columns_in(whole).names)))) == flat(every)
     assert (whole.first, whole.last, whole.points) == (1, len(parts), len(every))
-    by_time = sorted(every, key=lambda row: row[1:3])
-    assert flat(rows_in(whole)) == flat(by_time), "and can be rows again"
+    by_time = sorted(every, key=lambda one: (one.step, one.at))
+    assert flat(points_in(whole)) == flat(by_time), "and can be points again"
 
 
-def test_what_was_reported_together_is_one_row_again() -> None:
-    rows: list[Row] = [("g", n, n / 2, {"a": 1.0, "b": n} if n % 3 else {"a": 2.0}) for n in range(100)]
-    assert rows_in(packed_chunk([chunk_of((1, 1), rows, columns_of(rows))], columns_of(rows))) == rows
+def test_what_was_reported_together_is_one_point_again() -> None:
+    points = [MetricPoint("g", n, {"a": 1.0, "b": n} if n % 3 else {"a": 2.0}, n / 2) for n in range(100)]
+    assert points_in(packed_chunk([chunk_of((1, 1), points, columns_of(points))], columns_of(points))) == points
 
 
-@given(ROWS)
-def test_a_digest_is_that_of_the_points(rows: list[Row]) -> None:
-    for column in columns_of(rows):
+@given(POINTS)
+def test_a_digest_is_that_of_the_points(points: list[MetricPoint]) -> None:
+    for column in columns_of(points):
         found = digest_of(column.time.steps, column.time.ats, column.values)
         finite = [one for one in column.values if not isinstance(one, str) and math.isfinite(one)]
         assert (found.count, found.finite) == (len(column.values), len(finite))
@@ -121,9 +122,9 @@ def test_the_mean_of_huge_numbers_is_a_number(values: list[float]) -> None:
     assert math.isclose(both.mean, math.fsum(value / len(values) for value in values), rel_tol=1e-12)
 
 
-@given(ROWS)
-def test_reductions_are_those_of_the_points(rows: list[Row]) -> None:
-    columns = columns_of(rows)
+@given(POINTS)
+def test_reductions_are_those_of_the_points(points: list[MetricPoint]) -> None:
+    columns = columns_of(points)
     brief = Brief(brief_of(columns))
     for place, column in enumerate(columns):
         buckets = brief.buckets(place, True)
@@ -138,34 +139,37 @@ def test_reductions_are_those_of_the_points(rows: list[Row]) -> None:
             assert (count, superseded) == (len(part), True)
 
 
-@given(st.binary(max_size=200), st.integers(0, 10_000), ROWS)
-def test_bytes_that_are_no_chunk_are_told(junk: bytes, place: int, rows: list[Row]) -> None:
-    body = bytearray(packed(columns_of(rows)))
+@given(st.binary(max_size=200), st.integers(0, 10_000), POINTS)
+def test_bytes_that_are_no_chunk_are_told(junk: bytes, place: int, points: list[MetricPoint]) -> None:
+    body = bytearray(packed(columns_of(points)))
     body[place % len(body)] ^= 0xFF
     for one in (junk, b"\x02" + junk, bytes(body), bytes(body)[: place % len(body)]):
         chunk = Chunk(1, 1, 0, 0, 1, zlib.crc32(one), b"", one)
         try:
-            rows_in(chunk)  # a changed value may be another value: the checksum is what tells
+            points_in(chunk)  # a changed value may be another value: the checksum is what tells
         except Corrupt as error:
             assert error.next_step
     with pytest.raises(ValueError, match="checksum"):
-        good = bytearray(brief_of(columns_of([("g", 1, 0.0, {"a": 1.0})])))
+        good = bytearray(brief_of(columns_of([MetricPoint("g", 1, {"a": 1.0}, 0.0)])))
         good[-1 - place % (len(good) - 9)] ^= 0xFF
         Brief(bytes(good))
 
 
 def test_steps_that_no_counter_holds_are_damage() -> None:
-    body = packed(columns_of([("g", 2**63 - 2, 0.0, {"a": 1.0}), ("g", 2**63 - 1, 0.0, {"a": 1.0})]))
+    body = packed(columns_of([MetricPoint("g", 2**63 - n, {"a": 1.0}, 0.0) for n in (2, 1)]))
     first, beyond = msgspec.msgpack.encode(2**63 - 2), msgspec.msgpack.encode(2**63 - 1)
     assert body.count(first) == 1
     spoilt = body.replace(first, beyond)
     with pytest.raises(Corrupt):
-        rows_in(Chunk(1, 1, 0, 0, 1, zlib.crc32(spoilt), b"", spoilt))
+        points_in(Chunk(1, 1, 0, 0, 1, zlib.crc32(spoilt), b"", spoilt))
 
 
 # -- what an earlier release wrote --------------------------------------------------------------------------------
 
 OLD_LATEST = msgspec.msgpack.encode({"training": {"loss": (7, 70.0, 0.5)}})
+
+
+Row = tuple[str, int, float, dict[str, float]]
 
 
 def old_chunk(first: int, last: int, rows: list[Row]) -> Chunk:
@@ -210,8 +214,8 @@ def test_what_an_earlier_release_remembered_is_not_the_whole() -> None:
     remembered = remembered_in(OLD_LATEST)
     assert not remembered.whole
     assert remembered.names["training"]["loss"].value == 0.5
-    rows: list[Row] = [("training", 8, 80.0, {"loss": 0.25})]
-    later = remembered_in(with_news(OLD_LATEST, digests_in(columns_of(rows))))
+    points = [MetricPoint("training", 8, {"loss": 0.25}, 80.0)]
+    later = remembered_in(with_news(OLD_LATEST, digests_in(columns_of(points))))
     assert not later.whole
     assert later.names["training"]["loss"].value == 0.25
 

@@ -1,4 +1,4 @@
-"""Rows as columns, and columns as bytes: steps, times and values of each metric as arrays, packed one by one. Pure.
+"""Points as columns, and columns as bytes: steps, times and values of each metric as arrays, packed one by one. Pure.
 
 A packed body starts with a version byte and a head that says where each column lies, so that reading one metric unpacks
 that one alone. Metrics that were reported together share their steps and times. Within a body a column is ordered by
@@ -16,15 +16,12 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from operator import itemgetter, le, sub
+from operator import attrgetter, le, sub
 from typing import Annotated, Any
 
 import msgspec
 
-from clutch.wire.metrics import Value
-
-Row = tuple[str, int, float, dict[str, Value]]
-"""Group, step, time, values."""
+from clutch.wire.metrics import MetricPoint, Value
 
 COLUMNAR = 2
 """The version byte of a columnar body. One of rows starts with zlib's own first byte, 0x78."""
@@ -83,39 +80,52 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 _head = msgspec.msgpack.Decoder(_Head)
 
 
-# -- rows as columns ----------------------------------------------------------------------------------------------
+# -- points as columns --------------------------------------------------------------------------------------------
 
 
-def columns_of(rows: Sequence[Row]) -> list[Column]:
-    """The metrics in these rows, each ordered by step."""
-    steps = [row[1] for row in rows]
-    if not _is_ordered(steps):
-        rows = sorted(rows, key=itemgetter(1))
-    shapes: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
-    for row in rows:
-        shapes.setdefault((row[0], tuple(row[3])), []).append(row)
+def columns_of(points: Sequence[MetricPoint]) -> list[Column]:
+    """The metrics in these points, each ordered by step. (No object is made for each point: there are a hundred
+    thousand a second, and the collector of garbage would look at every one.)"""
+    if not _is_ordered([point.step for point in points]):
+        points = sorted(points, key=attrgetter("step"))
+    groups = {point.group for point in points}
+    shapes = set(map(tuple, [point.values for point in points]))
+    if len(groups) == len(shapes) == 1:
+        return _together_always(points, groups.pop(), shapes.pop())
+    return _in_company(points)
+
+
+def _together_always(points: Sequence[MetricPoint], group: str, names: Sequence[str]) -> list[Column]:
+    """Metrics that always come together."""
+    time = Timeline([point.step for point in points], [point.at for point in points])
+    values = [point.values for point in points]
+    return [Column(group, name, time, [held[name] for held in values]) for name in names]
+
+
+def _in_company(points: Sequence[MetricPoint]) -> list[Column]:
+    """Metrics in different companies; those of one that never come with others share their times."""
+    companies: dict[tuple[str, tuple[str, ...]], list[MetricPoint]] = {}
+    for point in points:
+        companies.setdefault((point.group, tuple(point.values)), []).append(point)
     holders: dict[tuple[str, str], int] = {}
-    for group, names in shapes:
+    for group, names in companies:
         for name in names:
             holders[group, name] = holders.get((group, name), 0) + 1
     found: list[Column] = []
-    for (group, names), members in shapes.items():
-        alone = [place for place, name in enumerate(names) if holders[group, name] == 1]
-        if alone:
-            time = Timeline([row[1] for row in members], [row[2] for row in members])
-            values = list(zip(*[row[3].values() for row in members], strict=True))
-            found += [Column(group, names[place], time, values[place]) for place in alone]
+    for (group, names), members in companies.items():
+        alone = [name for name in names if holders[group, name] == 1]
+        found += _together_always(members, group, alone) if alone else []
     shared = [key for key, count in holders.items() if count > 1]
-    return found + list(_scattered(rows, shared)) if shared else found
+    return found + list(_scattered(points, shared)) if shared else found
 
 
-def _scattered(rows: Sequence[Row], keys: Sequence[tuple[str, str]]) -> Iterator[Column]:
+def _scattered(points: Sequence[MetricPoint], keys: Sequence[tuple[str, str]]) -> Iterator[Column]:
     """Metrics that come now with these companions, now with those."""
     times: dict[tuple[tuple[int, ...], tuple[float, ...]], Timeline] = {}
     for group, name in keys:
-        held = [row for row in rows if row[0] == group and name in row[3]]
-        key = tuple(row[1] for row in held), tuple(row[2] for row in held)
-        yield Column(group, name, times.setdefault(key, Timeline(*key)), [row[3][name] for row in held])
+        held = [point for point in points if point.group == group and name in point.values]
+        key = tuple(point.step for point in held), tuple(point.at for point in held)
+        yield Column(group, name, times.setdefault(key, Timeline(*key)), [point.values[name] for point in held])
 
 
 def merged(parts: Sequence[Sequence[Column]]) -> list[Column]:

@@ -14,13 +14,12 @@ import msgspec
 from msgspec.structs import replace
 
 from clutch.master.metrics_lane.base import MetricsStore
-from clutch.master.metrics_lane.columns import Row
 from clutch.master.metrics_lane.exact import page_of
 from clutch.master.metrics_lane.reading import series_of
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, check_incarnation
 from clutch.master.metrics_lane.series import shape_tools
 from clutch.master.metrics_lane.summarising import Summaries
-from clutch.master.metrics_lane.taking import build, fresh, needs_loose, values_in
+from clutch.master.metrics_lane.taking import News, needs_loose, values_in
 from clutch.wire.api import Page
 from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, Stale, TimedOut, TooLarge, Unavailable
 from clutch.wire.experiment_api import MetricSummary
@@ -51,12 +50,13 @@ class MetricsSettings(msgspec.Struct, frozen=True):
 class _Call:
     """One caller's batches, and the caller."""
 
-    __slots__ = ("answer", "batches", "incarnation", "size")
+    __slots__ = ("answer", "batches", "incarnation", "size", "values")
 
     def __init__(self, incarnation: Incarnation, batches: tuple[MetricBatch, ...]) -> None:
         self.incarnation = incarnation
         self.batches = batches
         self.size = len(batches) + sum(len(batch.points) for batch in batches)
+        self.values = sum(values_in(batch.points) for batch in batches)
         self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def refuse(self, error: BaseException) -> None:
@@ -195,21 +195,20 @@ class MetricsLane:
 
     async def _take(self, group: list[_Call]) -> list[_Call]:
         await self._learn(list(dict.fromkeys(call.incarnation for call in group)))
-        news: dict[Incarnation, tuple[list[Row], int]] = {}
-        taken = []
+        calls: dict[Incarnation, list[_Call]] = {}
         for call in group:
-            if call.answer.done():
-                continue  # refused before, or nobody waits for it any more
-            rows, reached = news.get(call.incarnation, ([], self._known[call.incarnation].sequence))
-            try:
-                more, reached = fresh(call.batches, reached, " ".join(map(str, call.incarnation)))
-            except ClutchError as error:
-                call.refuse(error)
-                continue
-            news[call.incarnation] = ([*rows, *more], reached)
-            taken.append(call)
-        await self._commit({one: new for one, new in news.items() if new[1] > self._known[one].sequence})
-        return taken
+            if not call.answer.done():  # refused before, or nobody waits for it any more
+                calls.setdefault(call.incarnation, []).append(call)
+        work = [(self._known[one], mine, await self._loose(self._known[one], mine)) for one, mine in calls.items()]
+        if sum(call.size for _, mine, _ in work for call in mine) <= self.settings.inline_max_points:
+            changes, refused = _prepared(work)
+        else:
+            changes, refused = await asyncio.get_running_loop().run_in_executor(self._threads, _prepared, work)
+        for call, error in refused:
+            call.refuse(error)
+        if changes:
+            await self._commit(changes)
+        return [call for _, mine, _ in work for call in mine if not call.answer.done()]
 
     async def _learn(self, incarnations: Sequence[Incarnation]) -> None:
         unknown = [one for one in incarnations if one not in self._known]
@@ -221,25 +220,9 @@ class MetricsLane:
         found = {state.incarnation: state for state in await self.store.known(unknown)}
         self._known |= {one: found.get(one, SourceState(*one)) for one in unknown}
 
-    async def _commit(self, news: dict[Incarnation, tuple[list[Row], int]]) -> None:
-        work: list[tuple[SourceState, list[Row], int, list[Chunk]]] = []
-        for one, (rows, reached) in news.items():
-            state = self._known[one]
-            loose = await self._loose(state) if needs_loose(state, values_in(rows)) else []
-            work.append((state, rows, reached, loose))
-        if not work:
-            return
-
-        def changes() -> list[SourceChange]:
-            return [build(*one) for one in work]
-
-        size = sum(len(rows) + state.loose_points * bool(loose) for state, rows, _, loose in work)
-        if size <= self.settings.inline_max_points:
-            made = changes()
-        else:
-            made = await asyncio.get_running_loop().run_in_executor(self._threads, changes)
-        ids = await self.store.write(made)
-        for change, source in zip(made, ids, strict=True):
+    async def _commit(self, changes: list[SourceChange]) -> None:
+        ids = await self.store.write(changes)
+        for change, source in zip(changes, ids, strict=True):
             state = replace(change.state, id=source)
             self._known[state.incarnation] = state
             self._remember(state)
@@ -250,7 +233,10 @@ class MetricsLane:
         if len(self._reached) > self.settings.reached_max:
             del self._reached[next(iter(self._reached))]
 
-    async def _loose(self, state: SourceState) -> list[Chunk]:
+    async def _loose(self, state: SourceState, calls: list[_Call]) -> list[Chunk]:
+        """The loose chunks, if what these calls bring will be packed with them."""
+        if not needs_loose(state, sum(call.values for call in calls)):
+            return []
         rows = await self.store.chunks(ChunkSpan(state.id, state.loose_start, limit=10_000))
         if not rows or rows[0].first != state.loose_start or rows[-1].last != state.sequence:
             raise BrokenInvariant("loose batches are missing", object=str(state.member))
@@ -318,6 +304,25 @@ class MetricsLane:
             self._summaries.forget()
             self._reached = {one: sequence for one, sequence in self._reached.items() if one[0].task != task}
             return gone
+
+
+def _prepared(
+    work: list[tuple[SourceState, list[_Call], list[Chunk]]],
+) -> tuple[list[SourceChange], list[tuple[_Call, ClutchError]]]:
+    """The changes that these calls make, and the calls that are refused. Run in a thread where there is much of it."""
+    changes: list[SourceChange] = []
+    refused: list[tuple[_Call, ClutchError]] = []
+    for state, calls, loose in work:
+        news = News(state)
+        for call in calls:
+            try:
+                news.take(call.batches)
+            except ClutchError as error:
+                refused.append((call, error))
+        change = news.change(loose)
+        if change is not None:
+            changes.append(change)
+    return changes, refused
 
 
 def _has_ended() -> Unavailable:

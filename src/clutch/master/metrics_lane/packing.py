@@ -9,23 +9,26 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from clutch.master.metrics_lane.briefs import Brief, brief_of
-from clutch.master.metrics_lane.columns import COLUMNAR, Body, Column, Row, columns_of, packed
+from clutch.master.metrics_lane.columns import COLUMNAR, Body, Column, columns_of, packed
 from clutch.master.metrics_lane.digests import Digest, digest_of
 from clutch.master.metrics_lane.records import Chunk
 from clutch.wire.errors import Corrupt
+from clutch.wire.metrics import MetricPoint, Value
 
-COLUMNAR_ROWS = 32
-"""Fewer rows than that are kept as rows."""
+COLUMNAR_POINTS = 32
+"""Fewer points than that are kept as rows."""
+_Row = tuple[str, int, float, dict[str, Value]]
+"""Group, step, time, values."""
 _LEVEL = 1
 _encoder = msgspec.msgpack.Encoder()
-_rows = msgspec.msgpack.Decoder(list[Row])
+_rows = msgspec.msgpack.Decoder(list[_Row])
 _DAMAGE = (zlib.error, msgspec.MsgspecError, struct.error, ValueError, IndexError, OverflowError)
 
 
@@ -40,10 +43,10 @@ class Columns(Protocol):
 
 
 class LooseColumns:
-    """Rows as a packed chunk would show them."""
+    """Points as a packed chunk would show them."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._columns = columns_of(rows)
+    def __init__(self, points: Sequence[MetricPoint]) -> None:
+        self._columns = columns_of(points)
         self.names = [(one.group, one.name) for one in self._columns]
 
     def count(self, place: int) -> int:
@@ -53,19 +56,20 @@ class LooseColumns:
         return self._columns[place]
 
 
-def chunk_of(span: tuple[int, int], rows: Sequence[Row], columns: Sequence[Column]) -> Chunk:
-    """New points; ``span`` are their first and last batch, ``columns`` those of the rows."""
-    if len(rows) < COLUMNAR_ROWS:
+def chunk_of(span: tuple[int, int], points: Sequence[MetricPoint], columns: Sequence[Column]) -> Chunk:
+    """New points; ``span`` are their first and last batch, ``columns`` those of the points."""
+    if len(points) < COLUMNAR_POINTS:
+        rows = [(point.group, point.step, point.at, point.values) for point in points]
         body, brief = zlib.compress(_encoder.encode(rows), _LEVEL), b""
     else:
         body, brief = packed(columns), brief_of(columns)
-    return replace(empty_chunk(span, rows), checksum=zlib.crc32(body), brief=brief, body=body)
+    return replace(empty_chunk(span, points), checksum=zlib.crc32(body), brief=brief, body=body)
 
 
-def empty_chunk(span: tuple[int, int], rows: Sequence[Row]) -> Chunk:
-    """What a chunk of these rows says of itself."""
-    steps = [row[1] for row in rows] or [0]
-    return Chunk(*span, min(steps), max(steps), len(rows), 0, b"", b"")
+def empty_chunk(span: tuple[int, int], points: Sequence[MetricPoint]) -> Chunk:
+    """What a chunk of these points says of itself."""
+    steps = [point.step for point in points] or [0]
+    return Chunk(*span, min(steps), max(steps), len(points), 0, b"", b"")
 
 
 def packed_chunk(parts: Sequence[Chunk], columns: Sequence[Column]) -> Chunk:
@@ -81,7 +85,7 @@ def every_column(chunk: Chunk) -> list[Column]:
     return [column_in(chunk, columns, place) for place in range(len(columns.names))]
 
 
-def rows_in(chunk: Chunk) -> list[Row]:
+def points_in(chunk: Chunk) -> list[MetricPoint]:
     """The points of a chunk; ``Corrupt`` if they are not what was stored.
 
     Those of a columnar one come by step and time, and what was reported of one group at one step and time as one point.
@@ -89,26 +93,27 @@ def rows_in(chunk: Chunk) -> list[Row]:
     if chunk.body.startswith(bytes((COLUMNAR,))):
         return _rebuilt(every_column(chunk))
     try:
-        return _rows.decode(zlib.decompress(chunk.body))
+        rows = _rows.decode(zlib.decompress(chunk.body))
     except _DAMAGE as error:
         raise damaged(chunk) from error
+    return [MetricPoint(group, step, values, at) for group, step, at, values in rows]
 
 
-def _rebuilt(columns: Sequence[Column]) -> list[Row]:
-    found: dict[tuple[str, int, float, int], Row] = {}
+def _rebuilt(columns: Sequence[Column]) -> list[MetricPoint]:
+    found: dict[tuple[str, int, float, int], MetricPoint] = {}
     for column in columns:
         seen: dict[tuple[int, float], int] = {}
         for step, at, value in zip(column.time.steps, column.time.ats, column.values, strict=True):
             again = seen[step, at] = seen.get((step, at), -1) + 1
-            row = found.setdefault((column.group, step, at, again), (column.group, step, at, {}))
-            row[3][column.name] = value
-    return sorted(found.values(), key=itemgetter(1, 2))
+            key = (column.group, step, at, again)
+            found.setdefault(key, MetricPoint(column.group, step, {}, at)).values[column.name] = value
+    return sorted(found.values(), key=attrgetter("step", "at"))
 
 
 def columns_in(chunk: Chunk) -> Columns:
     """The metrics of a chunk that was read with its body. (A column may still turn out to be damaged.)"""
     if not chunk.body.startswith(bytes((COLUMNAR,))):
-        return LooseColumns(rows_in(chunk))
+        return LooseColumns(points_in(chunk))
     try:
         return Body(chunk.body)
     except _DAMAGE as error:

@@ -1,4 +1,4 @@
-"""Which batches of a call are new, and the rows they become. Pure.
+"""Which batches of a call are new, and the change they become. Pure.
 
 A repeat is dropped, a missing number is refused by naming the next one, and then nothing of that call is taken.
 """
@@ -11,7 +11,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from clutch.master.metrics_lane.columns import Row, columns_of, merged
+from clutch.master.metrics_lane.columns import FLOATS, INTEGERS, Column, columns_of, merged
 from clutch.master.metrics_lane.digests import with_news
 from clutch.master.metrics_lane.packing import chunk_of, digests_in, empty_chunk, every_column, packed_chunk
 from clutch.master.metrics_lane.records import PACK_ROWS, PACK_VALUES, Chunk, SourceChange, SourceState
@@ -30,9 +30,53 @@ from clutch.wire.metrics import (
 _INTEGERS = range(-(2**63), 2**63)
 
 
-def fresh(batches: Iterable[MetricBatch], reached: int, name: str) -> tuple[list[Row], int]:
+class News:
+    """What calls bring that a source has not, in the order in which they come."""
+
+    def __init__(self, state: SourceState) -> None:
+        self._state = state
+        self._points: list[MetricPoint] = []
+        self._parts: list[list[Column]] = []
+        self.reached = state.sequence
+
+    def take(self, batches: Iterable[MetricBatch]) -> None:
+        """One call's batches; it brings all of them or, when it is refused, nothing."""
+        name = f"{self._state.member} {self._state.fence}"
+        points, reached = fresh(batches, self.reached, name)
+        points, columns = _checked(points, name)
+        self._parts.append(columns)
+        self._points += points
+        self.reached = reached
+
+    def change(self, loose: Sequence[Chunk]) -> SourceChange | None:
+        """The change that makes it durable; with ``loose`` chunks it packs them together. None where nothing is new."""
+        state, points = self._state, self._points
+        if self.reached == state.sequence:
+            return None
+        columns = self._parts[0] if len(self._parts) == 1 else merged(self._parts)
+        values = values_in(points)
+        packs = bool(loose) or values >= PACK_VALUES
+        span = (state.sequence + 1, self.reached)
+        if loose:
+            every = merged([*map(every_column, loose), columns])
+            put = packed_chunk([*loose, empty_chunk(span, points)], every)
+        else:
+            put = chunk_of(span, points, columns)
+        changed = replace(
+            state,
+            version=state.version + 1,
+            sequence=self.reached,
+            loose_start=self.reached + 1 if packs else state.loose_start,
+            loose_rows=0 if packs else state.loose_rows + 1,
+            loose_points=0 if packs else state.loose_points + values,
+            latest=with_news(state.latest, digests_in(columns)),
+        )
+        return SourceChange(changed, (put,), tuple(one.first for one in loose))
+
+
+def fresh(batches: Iterable[MetricBatch], reached: int, name: str) -> tuple[list[MetricPoint], int]:
     """The points of the batches behind ``reached``, and the sequence they reach."""
-    rows: list[Row] = []
+    points: list[MetricPoint] = []
     for batch in batches:
         if batch.sequence <= 0:
             raise BadRequest(f"no batch has number {batch.sequence}", object=name, next_step="Count from 1.")
@@ -46,31 +90,38 @@ def fresh(batches: Iterable[MetricBatch], reached: int, name: str) -> tuple[list
             )
         if len(batch.points) > BATCH_MAX_POINTS:
             raise TooLarge(f"{len(batch.points)} points in a batch, at most {BATCH_MAX_POINTS}", object=name)
-        rows += _checked(batch.points, name)
+        points += batch.points
         reached = batch.sequence
-    return rows, reached
+    return points, reached
 
 
-def _checked(points: Sequence[MetricPoint], name: str) -> list[Row]:
-    """Points as rows. What is asked of each is asked of all at once: there are a hundred thousand a second."""
-    for step in (min(steps), max(steps)) if (steps := [point.step for point in points]) else ():
-        if step not in _INTEGERS:
-            raise BadRequest(f"step {step} is out of range", object=name, path="step")
+def _checked(points: list[MetricPoint], name: str) -> tuple[list[MetricPoint], list[Column]]:
+    """Points as they can be stored, and their columns. What is asked of each is asked of all at once: they are many."""
     if not all(map(math.isfinite, [point.at for point in points])):
         raise BadRequest("a point's time must be a time", object=name, path="at")
-    shapes = {tuple(point.values) for point in points}
-    widest = max(map(len, shapes), default=0)
-    if widest > POINT_MAX_VALUES:
+    steps = [point.step for point in points]
+    for step in (min(steps), max(steps)) if steps else ():
+        if step not in _INTEGERS:
+            raise BadRequest(f"step {step} is out of range", object=name, path="step")
+    columns = columns_of(points)
+    if len(columns) > POINT_MAX_VALUES and (widest := max(len(point.values) for point in points)) > POINT_MAX_VALUES:
         raise TooLarge(f"{widest} values in a point, at most {POINT_MAX_VALUES}", object=name)
-    for word in {point.group for point in points}.union(*shapes):
+    for word in chain({point.group for point in points}, [column.name for column in columns]):
         if not 0 < len(word) <= NAME_MAX:
             raise BadRequest(f"a name must have 1 to {NAME_MAX} characters", object=name, path=word[:40])
-    if set(map(type, chain.from_iterable([point.values.values() for point in points]))) <= {float}:
-        return [(point.group, point.step, point.at, point.values) for point in points]
-    return [
-        (point.group, point.step, point.at, {key: _value(value, name, key) for key, value in point.values.items()})
+    if all(map(_is_storable, columns)):
+        return points, columns
+    points = [
+        replace(point, values={key: _value(value, name, key) for key, value in point.values.items()})
         for point in points
     ]
+    return points, columns_of(points)
+
+
+def _is_storable(column: Column) -> bool:
+    """Whether these values can be kept as they came."""
+    kind, values = column.kind, column.values
+    return kind == FLOATS or (kind == INTEGERS and min(values) in _INTEGERS and max(values) in _INTEGERS)  # type: ignore[type-var]
 
 
 def _value(value: Value, name: str, key: str) -> Value:
@@ -83,33 +134,10 @@ def _value(value: Value, name: str, key: str) -> Value:
     return value
 
 
-def values_in(rows: Iterable[Row]) -> int:
-    return sum(len(row[3]) for row in rows)
+def values_in(points: Iterable[MetricPoint]) -> int:
+    return sum(map(len, [point.values for point in points]))
 
 
 def needs_loose(state: SourceState, values: int) -> bool:
     """Whether the loose rows will be packed, so that they must be read first."""
     return bool(state.loose_rows) and (state.loose_rows + 1 >= PACK_ROWS or state.loose_points + values >= PACK_VALUES)
-
-
-def build(state: SourceState, rows: Sequence[Row], reached: int, loose: Sequence[Chunk]) -> SourceChange:
-    """The change that makes new points durable; with ``loose`` chunks it packs them together."""
-    values = values_in(rows)
-    news = columns_of(rows)
-    packs = bool(loose) or values >= PACK_VALUES
-    span = (state.sequence + 1, reached)
-    if loose:
-        columns = merged([*map(every_column, loose), news])
-        put = packed_chunk([*loose, empty_chunk(span, rows)], columns)
-    else:
-        put = chunk_of(span, rows, news)
-    changed = replace(
-        state,
-        version=state.version + 1,
-        sequence=reached,
-        loose_start=reached + 1 if packs else state.loose_start,
-        loose_rows=0 if packs else state.loose_rows + 1,
-        loose_points=0 if packs else state.loose_points + values,
-        latest=with_news(state.latest, digests_in(news)),
-    )
-    return SourceChange(changed, (put,), tuple(one.first for one in loose))

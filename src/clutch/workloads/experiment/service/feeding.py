@@ -11,16 +11,15 @@ from collections.abc import AsyncIterator, Iterable
 
 import structlog
 
-from clutch.master.metrics_lane.columns import Row
 from clutch.master.metrics_lane.lane import MetricsLane
-from clutch.master.metrics_lane.packing import rows_in
+from clutch.master.metrics_lane.packing import points_in
 from clutch.master.metrics_lane.records import ChunkSpan, SourceState
 from clutch.master.services import Services
 from clutch.wire.errors import NotFound
 from clutch.wire.experiment_words import Validated
 from clutch.wire.experiments import KIND, ROLE, trial_of
 from clutch.wire.ids import Fence, MemberId, TaskId
-from clutch.wire.metrics import VALIDATION, MetricBatch, Value, heard
+from clutch.wire.metrics import VALIDATION, MetricBatch, MetricPoint, Value, heard
 from clutch.workloads.experiment.service.own import live_trials
 from clutch.workloads.experiment.service.telling import Teller
 
@@ -39,8 +38,8 @@ class Feeder:
         experiment = self._experiment_of(member)
         if experiment is None:
             return
-        rows = ((p.group, p.step, p.at, p.values) for batch in batches for p in batch.points)
-        for said in validations(member.task, fence.epoch, rows):
+        points = (point for batch in batches for point in batch.points)
+        for said in validations(member.task, fence.epoch, points):
             await self._tell(experiment, said, f"task:{member}")
 
     def _experiment_of(self, member: MemberId) -> str | None:
@@ -70,14 +69,14 @@ class Feeder:
         return count
 
 
-def validations(task: str, epoch: int, rows: Iterable[Row]) -> Iterable[Validated]:
+def validations(task: str, epoch: int, points: Iterable[MetricPoint]) -> Iterable[Validated]:
     """What is said of these points, one word for each step, in the order in which they came."""
     steps: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
-    for group, step, at, values in rows:
-        if group == VALIDATION:
-            steps.setdefault(step, {}).update(numbers(values))
-            times[step] = at
+    for point in points:
+        if point.group == VALIDATION:
+            steps.setdefault(point.step, {}).update(numbers(point.values))
+            times[point.step] = point.at
     for step, found in steps.items():
         yield Validated(task=task, epoch=epoch, step=step, values=found, at=times[step])
 
@@ -100,16 +99,16 @@ async def stored_validations(metrics: MetricsLane, task: TaskId) -> AsyncIterato
     known = await metrics.store.task(task)
     sources = [s for s in known.sources if (s.member.role, s.member.rank) == (ROLE, 0)]
     for source in sorted(sources, key=lambda source: source.fence):
-        rows = [row async for row in _rows(metrics, source)]
-        for said in validations(task, source.fence.epoch, rows):
+        points = [point async for point in _points(metrics, source)]
+        for said in validations(task, source.fence.epoch, points):
             yield said
 
 
-async def _rows(metrics: MetricsLane, source: SourceState) -> AsyncIterator[Row]:
+async def _points(metrics: MetricsLane, source: SourceState) -> AsyncIterator[MetricPoint]:
     first = 0
     while chunks := await metrics.store.chunks(ChunkSpan(source.id, first)):
         for chunk in chunks:
-            for row in rows_in(chunk):
-                if row[0] == VALIDATION:
-                    yield row
+            for point in points_in(chunk):
+                if point.group == VALIDATION:
+                    yield point
         first = chunks[-1].last + 1
