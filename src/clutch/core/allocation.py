@@ -49,6 +49,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """Its program declared the work complete."""
     verdict: Verdict | None = None
     detail: str = ""
+    open: bool = False
+    """Members lost a peer: the verdict holds unless what the others tell says otherwise."""
     beneficiary: RequestId | None = None
     """For whom its room is meant once it has left."""
     flush_deadline: float = 0.0

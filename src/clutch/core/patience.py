@@ -11,6 +11,10 @@ REST_MAX_S = 60.0
 FORGIVEN_AFTER_S = 60.0
 """Work that ran this long has shown that it can: what happens to it then is news."""
 
+PARTINGS_FREE = 3
+"""So often a task's ranks may lose each other without a checkpoint in between, though none of them failed and no node
+was lost, before it counts as a failure: what comes again and again is no glitch."""
+
 
 def setbacks_after(before: int, ran_s: float) -> int:
     """How many failures in a row there are now, after one more."""

@@ -66,6 +66,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     setbacks: int = 0
     """How often in a row infrastructure failed it."""
     rest_until: float = 0.0
+    partings: int = 0
+    """How often its ranks have lost each other for no reason that was found, since its last checkpoint."""
     final: bool = False
     """The next failure of its program is the last, whatever its spec allows."""
     checkpoint: str = ""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clutch.core.allocation import Allocation
-from clutch.core.member import Member
+from clutch.core.member import PRESENT, Member
+from clutch.core.state import State
 from clutch.core.task import Task
 from clutch.wire.api import WhyWaiting
+from clutch.wire.ids import TaskId
 from clutch.wire.link import MemberUse
-from clutch.wire.outcomes import AllocationState, MemberState, TaskState, TaskWish
+from clutch.wire.outcomes import AllocationState, MemberState, NodeState, TaskState, TaskWish
 from clutch.wire.views import AllocationView, TaskView
 
 Uses = Mapping[str, MemberUse]
@@ -97,6 +99,23 @@ def _running(task: Task, allocation: Allocation, members: list[Member], uses: Us
     count = f"{up} of its {len(members)} members run" if len(members) > 1 else "It runs"
     wished = f"; {WISHED[task.wish]}" if task.wish in WISHED else ""
     return f"{count} {where}{how} since {seconds(now - allocation.began_at)} (run {allocation.epoch}){wished}."
+
+
+def awaited(state: State, task: TaskId, now: float) -> str:
+    """Which silent nodes an end waits for, because what ran there may still run; as a sentence to add, or nothing."""
+    allocation = state.allocations.get(task)
+    if allocation is None or allocation.state is not AllocationState.ENDING:
+        return ""
+    left = [m for m in state.members_of(task) if m.state in PRESENT and m.placement is not None]
+    silent: dict[str, float] = {}
+    for node in dict.fromkeys(state.nodes.get(m.placement.node) for m in left if m.placement is not None):
+        if node is not None and node.state in (NodeState.SUSPECT, NodeState.UNREPORTED):
+            silent[node.node] = node.since + state.pools[node.pool].node_lost_after_s - now
+    if not silent:
+        return ""
+    each = ", ".join(f"{name} (given up in {seconds(left_s)})" for name, left_s in list(silent.items())[:4])
+    why = " Until then it is open whether this counts as a failure." if allocation.open else ""
+    return f" It waits for what ran on {each}: no word comes from there.{why}"
 
 
 def _starting(members: list[Member], uses: Uses) -> str:

@@ -276,6 +276,19 @@ class AllocationEnding(Fact, frozen=True, tag="allocation_ending"):
     detail: str = ""
     beneficiary: RequestId | None = None
     """For whom its room is meant, if it was evicted for somebody."""
+    open: bool = False
+    """A member says that it lost a peer. Why that one went is known when all are gone: ``VerdictFound``."""
+
+
+class VerdictFound(Fact, frozen=True, tag="verdict_found"):
+    """All members of an allocation whose verdict was open are gone, and this was the cause."""
+
+    task: TaskId
+    epoch: Epoch
+    verdict: Verdict
+    detail: str
+    partings: int = 0
+    """How often in a row its ranks have lost each other though none failed and no node was lost."""
 
 
 class FlushBegan(Fact, frozen=True, tag="flush_began"):
@@ -460,7 +473,7 @@ AnyFact = (
     | MachineStray | MachineGone | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
     | NodeExcluded | NodeBarred | NodeBarLifted | CheckpointCommitted
     | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
-    | FinishDeclared | AllocationEnding | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
+    | FinishDeclared | AllocationEnding | VerdictFound | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
     | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached
     | LeaseWanted | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded
     | RestartsForbidden | EffectOwed | EffectSettled

@@ -106,10 +106,15 @@ class ExitCause(StrEnum):
     REFUSED = "refused"  # what was asked for cannot be started: no such command, image, secret. Trying again is no use
     NO_DATA = "no_data"  # files it needs are not on this machine; on another one they may be
     MACHINE = "machine"  # the machine went down under it
+    PEER_LOST = "peer_lost"  # it ended because a rank of its group was gone; why that one went, others know
+    PEER_FAILED = "peer_failed"  # the same, and that rank had said that its program failed
 
 
 INFRASTRUCTURE = (ExitCause.NEVER_STARTED, ExitCause.NO_DATA, ExitCause.MACHINE)
 """Not the user's failure: retried without counting."""
+
+FOLLOWING = (ExitCause.PEER_LOST, ExitCause.PEER_FAILED)
+"""An end that follows from another one: what that was decides what it means."""
 
 
 class Exit(msgspec.Struct, frozen=True, array_like=True):

@@ -119,7 +119,8 @@ class Walker:
         lives = [m for machine in self.house.machines.values() for m, _ in machine.brain.records]
         if lives:
             ends = ((0, ExitCause.OWN), (0, ExitCause.OWN), (1, ExitCause.OWN), (1, ExitCause.MACHINE))
-            code, cause = self.rng.choice((*ends, (1, ExitCause.NO_DATA)))
+            follows = ((1, ExitCause.PEER_LOST), (1, ExitCause.PEER_FAILED))
+            code, cause = self.rng.choice((*ends, (1, ExitCause.NO_DATA), *follows))
             offset = self.rng.choice((0, 0, 10))
             self.house.exit(self.rng.choice(lives), Exit(code, cause, output_offset=offset))
 

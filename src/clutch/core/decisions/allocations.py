@@ -11,6 +11,7 @@ from clutch.core.decisions.fences import allocation_of
 from clutch.core.patience import rest_s, setbacks_after
 from clutch.core.state import State
 from clutch.core.task import after_allocation
+from clutch.core.verdicts import follows, judged
 from clutch.wire import events as e
 from clutch.wire import facts as f
 from clutch.wire.errors import BadRequest
@@ -84,7 +85,8 @@ def end(
     allocation = state.allocations[task]
     if allocation.state in machine.ENDED:
         return
-    yield f.AllocationEnding(task, allocation.epoch, verdict, detail, beneficiary)
+    unsure = verdict in (Verdict.INFRASTRUCTURE, Verdict.FAILED) and any(map(follows, state.members_of(task)))
+    yield f.AllocationEnding(task, allocation.epoch, verdict, detail, beneficiary, open=unsure)
     for identity in allocation.members:
         member = state.members.get(identity)
         if member is None or member.state is not MemberState.ENDING or member.placement is None:
@@ -104,6 +106,8 @@ def settle(state: State, task: TaskId, now: float) -> Facts:
     gone = all(m.state in members.GONE for m in state.members_of(task))
     if not gone or state.leases_of.get(task):
         return
+    if allocation.open:
+        yield judged(state, task)
     if all(m.flushed for m in state.members_of(task)):
         yield from conclude(state, task, True, now)
     elif allocation.state is AllocationState.ENDING:

@@ -11,6 +11,7 @@ from clutch.core.member import Member
 from clutch.core.patience import rest_s, setbacks_after
 from clutch.core.state import State
 from clutch.core.task import leads
+from clutch.core.verdicts import told
 from clutch.wire import facts as f
 from clutch.wire.containers import SIGTERM
 from clutch.wire.ids import MemberId, TaskId
@@ -36,8 +37,7 @@ def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
     if exit.code == 0 and exit.cause is ExitCause.OWN:
         yield from _left_cleanly(state, member, now)
         return
-    reason = f": {exit.reason}" if exit.reason else ""
-    detail = f"{member.member} exited with code {exit.code} ({exit.cause}){reason}"
+    detail = told(member, exit)
     if exit.cause is ExitCause.OWN and exit.code in TERMINATED:
         allocation = state.allocations[member.member.task]
         if allocation.state is AllocationState.LEAVING:
@@ -50,7 +50,7 @@ def exited(state: State, member: Member, exit: Exit, now: float) -> Facts:
         yield f.NodeBarred(member.member.task, member.placement.node, now + BARRED_S, exit.reason)
     if exit.cause is ExitCause.REFUSED and not state.tasks[member.member.task].final:
         yield f.RestartsForbidden(member.member.task)  # what was asked for cannot be started, here or elsewhere
-    ours = exit.cause in INFRASTRUCTURE or exit.cause is ExitCause.ENDED
+    ours = exit.cause in (*INFRASTRUCTURE, ExitCause.ENDED, ExitCause.PEER_LOST)
     yield from _died(state, member, Verdict.INFRASTRUCTURE if ours else Verdict.FAILED, detail, now)
 
 

@@ -102,7 +102,10 @@ def _finish_declared(state: State, fact: f.FinishDeclared, recorded: Recorded) -
 def _allocation_ending(state: State, fact: f.AllocationEnding, recorded: Recorded) -> None:
     allocation = allocations.moved(state.allocations[fact.task], AllocationState.ENDING)
     beneficiary = fact.beneficiary or allocation.beneficiary
-    put_allocation(state, replace(allocation, verdict=fact.verdict, detail=fact.detail, beneficiary=beneficiary))
+    put_allocation(
+        state,
+        replace(allocation, verdict=fact.verdict, detail=fact.detail, beneficiary=beneficiary, open=fact.open),
+    )
     state.deadlines.clear(Due.LEAVE, fact.task)
     _mark_leaving(state, state.tasks[fact.task])
     _give_up_wanted(state, allocation)
@@ -110,6 +113,12 @@ def _allocation_ending(state: State, fact: f.AllocationEnding, recorded: Recorde
         member = state.members[identity]
         if member.state in members.PRESENT and member.state is not MemberState.ENDING:
             end_member(state, member, recorded.index)
+
+
+def _verdict_found(state: State, fact: f.VerdictFound, recorded: Recorded) -> None:
+    allocation = state.allocations[fact.task]
+    put_allocation(state, replace(allocation, verdict=fact.verdict, detail=fact.detail, open=False))
+    put_task(state, replace(state.tasks[fact.task], partings=fact.partings))
 
 
 def _give_up_wanted(state: State, allocation: Allocation) -> None:
@@ -154,6 +163,7 @@ HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
     f.LeaveAcked: _leave_acked,
     f.FinishDeclared: _finish_declared,
     f.AllocationEnding: _allocation_ending,
+    f.VerdictFound: _verdict_found,
     f.FlushBegan: _flush_began,
     f.AllocationEnded: _allocation_ended,
 }

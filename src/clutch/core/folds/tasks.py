@@ -125,7 +125,8 @@ def _node_bar_lifted(state: State, fact: f.NodeBarLifted, recorded: Recorded) ->
 
 
 def _checkpoint_committed(state: State, fact: f.CheckpointCommitted, recorded: Recorded) -> None:
-    put_task(state, replace(state.tasks[fact.task], checkpoint=fact.checkpoint, step=fact.step))
+    task = state.tasks[fact.task]
+    put_task(state, replace(task, checkpoint=fact.checkpoint, step=fact.step, partings=0))
 
 
 def _restarts_forbidden(state: State, fact: f.RestartsForbidden, recorded: Recorded) -> None:

@@ -17,7 +17,7 @@ from clutch.master.api.paging import After, Limit, StateWord, Word, check_cursor
 from clutch.master.details import member_detail, use_of, waiting_of, whereabouts
 from clutch.master.finding import find_task
 from clutch.master.history import History
-from clutch.master.sentences import of_ended, of_live
+from clutch.master.sentences import awaited, of_ended, of_live
 from clutch.master.services import Services
 from clutch.master.submission import key_of, spec_of, task_id
 from clutch.wire import events as e
@@ -213,7 +213,8 @@ async def why_task(services: Services, caller: Caller, task: Name) -> WhyTask:
     uses = {str(m.member): use for m in members if (use := use_of(state, m, services.monitor)) is not None}
     waiting = waiting_of(state, services.loop.plans, live.task)
     allocation = state.allocations.get(live.task)
-    sentence = of_live(live, allocation, members, waiting, uses, services.clock.now())
+    now = services.clock.now()
+    sentence = of_live(live, allocation, members, waiting, uses, now) + awaited(state, live.task, now)
     return WhyTask(task=view.key, state=live.state, sentence=sentence, waiting=waiting, story=story)
 
 

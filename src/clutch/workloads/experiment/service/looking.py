@@ -10,7 +10,7 @@ import msgspec
 
 from clutch.core.state import State
 from clutch.master.details import use_of, waiting_of
-from clutch.master.sentences import of_live
+from clutch.master.sentences import awaited, of_live
 from clutch.master.services import Services
 from clutch.wire.api import WhyTask
 from clutch.wire.errors import NotFound
@@ -257,4 +257,6 @@ def _trial_line(services: Services, state: State, own: Experiment, number: int) 
     uses = {str(m.member): use for m in members if (use := use_of(state, m, services.monitor)) is not None}
     waiting = waiting_of(state, services.loop.plans, live.task)
     allocation = state.allocations.get(live.task)
-    return f"{trial.task}: {of_live(live, allocation, members, waiting, uses, services.clock.now())}"
+    now = services.clock.now()
+    said = of_live(live, allocation, members, waiting, uses, now) + awaited(state, live.task, now)
+    return f"{trial.task}: {said}"
