@@ -13,7 +13,7 @@ from clutch.wire.errors import BadRequest, TooLarge
 NAME_MAX, VALUES_MAX = 200, 1_000
 """As in ``clutch.wire.metrics``, which need not be imported for this."""
 STEP_LIMIT = 2**63
-_EXACT = (float, int)
+_WHOLE = range(-STEP_LIMIT, STEP_LIMIT)
 
 
 def plain_values(values: Mapping[str, Any], group: str, step: int) -> dict[str, float | int]:
@@ -22,7 +22,7 @@ def plain_values(values: Mapping[str, Any], group: str, step: int) -> dict[str, 
     for name, value in values.items():
         if type(name) is not str or not 0 < len(name) <= NAME_MAX:
             raise _wrong(str(name), group, step, f"a metric's name is a text of 1 to {NAME_MAX} characters")
-        found[name] = value if type(value) in _EXACT else plain_number(value, name, group, step)
+        found[name] = value if type(value) is float else plain_number(value, name, group, step)
     if not found:
         raise BadRequest("no metric is given", object=f"{group} at step {step}", next_step="Report at least one.")
     if len(found) > VALUES_MAX:
@@ -31,13 +31,15 @@ def plain_values(values: Mapping[str, Any], group: str, step: int) -> dict[str, 
 
 
 def plain_number(value: Any, name: str, group: str, step: int) -> float | int:
-    """The value as a plain number, whatever library it comes from."""
+    """The value as a plain number, whatever library it comes from. A whole number of more than 64 bits is a float."""
+    if type(value) is int and value in _WHOLE:
+        return value
     if isinstance(value, str | bytes):
         raise _wrong(name, group, step, f"{value[:40]!r} is a text, not a number")
     if value is None:
         raise _wrong(name, group, step, "None is not a number")
     if isinstance(value, bool | int):
-        return int(value)
+        return _bounded(int(value))
     item = getattr(value, "item", None)
     if callable(item):
         try:
@@ -46,13 +48,22 @@ def plain_number(value: Any, name: str, group: str, step: int) -> float | int:
             shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
             raise _wrong(name, group, step, f"a {type(value).__name__}{shape} is not one number") from error
         if isinstance(value, bool | int):
-            return int(value)
+            return _bounded(int(value))
     if isinstance(value, str | bytes | complex) or not hasattr(value, "__float__"):
         raise _wrong(name, group, step, f"a {type(value).__name__} is not a number")
     try:
         return float(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise _wrong(name, group, step, f"a {type(value).__name__} that is not one number: {error}") from error
+
+
+def _bounded(value: int) -> float | int:
+    if value in _WHOLE:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
 
 
 def plain_step(step: Any, what: str) -> int:

@@ -16,6 +16,7 @@ from clutch.master.metrics_lane.lane import MetricsLane
 from clutch.master.metrics_lane.memory import MemoryMetricsStore
 from clutch.master.metrics_lane.packing import chunk_of, columns_in, digests_in, packed_chunk, points_in
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceState
+from clutch.master.metrics_lane.taking import News
 from clutch.testing.metrics_suite import FENCE, MEMBER, batch, metrics_on, point
 from clutch.testing.output_suite import refused
 from clutch.wire.errors import Corrupt
@@ -230,3 +231,13 @@ async def test_a_damaged_reduction_is_told() -> None:
         assert len((await lane.series(MetricsQuery(task=MEMBER.task)))[0].points) == 10_000, (
             "the points are not touched"
         )
+
+
+def test_a_whole_number_of_any_size_is_taken_as_what_is_nearest() -> None:
+    sent = {"more": 2**70, "far": 10**400, "below": -(10**400), "n": 7}
+    news = News(SourceState(MEMBER, FENCE))
+    news.take([batch(1, MetricPoint("training", 1, sent, 0.0))])
+    change = news.change(())
+    assert change is not None
+    kept = {"more": 2.0**70, "far": math.inf, "below": -math.inf, "n": 7}
+    assert [one.values for one in points_in(change.puts[0])] == [kept]

@@ -26,12 +26,18 @@ from clutch.wire.experiments import Storage, TrialInfo
         (1, 1), (1.5, 1.5), (True, 1), (np.float32(0.5), 0.5), (np.int64(7), 7), (np.array(2.5), 2.5),
         (np.array([3.0]), 3.0), (np.bool_(True), 1), (torch.tensor(0.25), 0.25), (torch.tensor([4]), 4),
         (torch.tensor(0.5, requires_grad=True), 0.5), (Decimal("0.5"), 0.5), (Fraction(1, 4), 0.25),
-        (math.inf, math.inf), (10**30, 10**30),
+        (math.inf, math.inf), (10**30, 1e30),
     ],
 )  # fmt: skip
 def test_numbers_of_any_library_become_plain(value: Any, expected: float) -> None:
     found = plain_values({"m": value}, "training", 3)["m"]
     assert found == expected and type(found) in (int, float)
+
+
+def test_whole_numbers_of_any_size_are_numbers() -> None:
+    found = plain_values({"most": 2**63 - 1, "more": 2**64, "far": 10**400, "below": -(10**400)}, "training", 1)
+    assert found == {"most": 2**63 - 1, "more": 2.0**64, "far": float("inf"), "below": float("-inf")}
+    assert [type(value) for value in found.values()] == [int, float, float, float]
 
 
 def test_not_a_number_is_a_number() -> None:

@@ -121,7 +121,7 @@ def _checked(points: list[MetricPoint], name: str) -> tuple[list[MetricPoint], l
 def _is_storable(column: Column) -> bool:
     """Whether these values can be kept as they came."""
     kind, values = column.kind, column.values
-    return kind == FLOATS or (kind == INTEGERS and min(values) in _INTEGERS and max(values) in _INTEGERS)  # type: ignore[type-var]
+    return kind == FLOATS or (kind == INTEGERS and min(values) in _INTEGERS and max(values) in _INTEGERS)
 
 
 def _value(value: Value, name: str, key: str) -> Value:
@@ -130,7 +130,7 @@ def _value(value: Value, name: str, key: str) -> Value:
             raise TooLarge(f"a text of {len(value)} characters, at most {TEXT_MAX}", object=name, path=key)
         return heard(value)
     if isinstance(value, int) and value not in _INTEGERS:
-        return float(value) if abs(value) < 10**300 else math.copysign(math.inf, value)
+        return float(value) if abs(value) < 10**300 else math.inf if value > 0 else -math.inf
     return value
 
 
