@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from clutch.agent.folders import is_anybodys
+from clutch.agent.last_words import HEARD, as_told
 from clutch.agent.launch import IMAGE_PYTHON, LAST_WORDS, boot_command
 from clutch.wire.containers import REASON_MAX, ContainerSpec, RunAs
 from clutch.wire.errors import Unavailable
@@ -48,7 +49,7 @@ def explained(exit: Exit, tmp: Path, *, inside: bool = False) -> Exit:
         return replace(
             exit, reason=f"its image has no {IMAGE_PYTHON}, which with clutch starts its ranks: {exit.reason}"
         )
-    if exit.code == 0 or exit.cause not in (ExitCause.OWN, ExitCause.OUT_OF_MEMORY):
+    if exit.code == 0 or exit.cause not in HEARD:
         return exit
     words = _last_words(tmp)
     by_boot = words.startswith(_BY_BOOT)
@@ -57,7 +58,7 @@ def explained(exit: Exit, tmp: Path, *, inside: bool = False) -> Exit:
         return replace(exit, cause=ExitCause.NEVER_STARTED, reason=found)
     if exit.code == BOOT_REFUSED and by_boot:
         return replace(exit, cause=ExitCause.REFUSED, reason=words.removeprefix(_BY_BOOT))
-    return replace(exit, reason=": ".join(filter(None, (exit.reason, words)))[:REASON_MAX])
+    return as_told(exit, words)
 
 
 def _last_words(tmp: Path) -> str:

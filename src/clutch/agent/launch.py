@@ -56,6 +56,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     open_files: int = 0
     core_bytes: int | None = None
+    on_host_network: bool = True
+    """Whether containers are where ``address`` is."""
     allowed_mounts: tuple[str, ...] = ()
     """Folders of this machine that containers may mount; empty: any."""
     own: RunAs | None = None
@@ -195,7 +197,7 @@ def _environment(
         "CLUTCH_POOL": around.pool,
         "CLUTCH_MASTERS": ",".join(around.masters),
         "CLUTCH_CA_FILE": around.ca_file,
-        "CLUTCH_ADDRESS": around.address,
+        "CLUTCH_ADDRESS": around.address if around.on_host_network or program.image is None else "",
         "CLUTCH_CHECKPOINT": wanted.checkpoint,
         "CLUTCH_CODE": program.code,
         "CLUTCH_RENDEZVOUS": "1" if program.rendezvous or wanted.members > 1 else "",

@@ -28,7 +28,7 @@ from clutch.agent.link import Link, LinkSettings
 from clutch.agent.monitor import Monitor, MonitorSettings
 from clutch.agent.ports import Ports
 from clutch.agent.relay import Relay
-from clutch.agent.settings import AgentSettings
+from clutch.agent.settings import HOST_NETWORK, AgentSettings
 from clutch.agent.shelf import ShelfDoor
 from clutch.agent.ways import open_ways
 from clutch.backends.containers.base import Key
@@ -128,6 +128,7 @@ def _surroundings(settings: AgentSettings, node: NodeId, capacity: Capacity) -> 
         environment={**base, **settings.environment},
         open_files=settings.open_files,
         core_bytes=settings.core_bytes,
+        on_host_network=settings.docker_network == HOST_NETWORK,
         allowed_mounts=tuple(map(str, settings.allowed_mounts)),
         own=RunAs(os.geteuid(), os.getegid(), tuple(os.getgroups())) if os.geteuid() else None,
     )

@@ -9,6 +9,9 @@ import msgspec
 from clutch.agent.slots import SlotWish
 
 
+HOST_NETWORK = "host"
+
+
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     masters: tuple[str, ...]
     """``http(s)://HOST:PORT`` of each master, tried in turn: the one that leads answers."""
@@ -34,7 +37,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Laid over the small environment every member begins with (PATH, HOME, LANG, TMPDIR)."""
     docker_socket: Path | None = Path("/var/run/docker.sock")
     """Where a container engine may answer; None: images are not run here."""
-    docker_network: str = "host"
+    docker_network: str = HOST_NETWORK
     allowed_mounts: tuple[Path, ...] = ()
     """Containers may mount only what is in these; empty: whatever whom they run as may read."""
     beat_s: float = 1.0

@@ -45,6 +45,7 @@ class DockerCluster:
         self.slots = slots
         self.cluster = Cluster(folder / "cluster")
         self._options = options
+        self._codes = 0
 
     def __enter__(self) -> DockerCluster:
         self.cluster.__enter__()
@@ -75,7 +76,7 @@ class DockerCluster:
 
     def config(self, do: list[str], steps: int = 4, **more: Any) -> dict[str, Any]:
         """``mounts`` besides Python's; ``variables`` besides PATH; anything else of a configuration."""
-        mounts = [{"host_path": path, "container_path": path, "read_only": True} for path in PYTHON_FOLDERS]
+        mounts = [mount(path, path) for path in PYTHON_FOLDERS]
         variables = {"PATH": SEARCH, "PYTHONPATH": str(SOURCE), **more.pop("variables", {})}
         return {
             "name": "in a container",
@@ -91,8 +92,16 @@ class DockerCluster:
         }
 
     def start(self, do: list[str], steps: int = 4, **more: Any) -> str:
-        """A submitted experiment's id."""
-        submitted = SubmitExperiment(config=self.config(do, steps, **more))
+        """A submitted experiment's id. ``files``: its code."""
+        files, code = more.pop("files", {}), ""
+        if files:
+            self._codes += 1
+            folder = self.folder / f"code{self._codes}"
+            folder.mkdir()
+            for name, text in files.items():
+                (folder / name).write_text(text)
+            code = self.client.upload(folder)
+        submitted = SubmitExperiment(config=self.config(do, steps, **more), code=code)
         return self.client.perform(experiment_calls.submit_experiment(submitted)).experiment
 
     def move(self, experiment: str, move: str) -> None:
@@ -112,8 +121,10 @@ class DockerCluster:
     def checkpoints(self, experiment: str) -> list[CheckpointRow]:
         return list(self.client.items(experiment_calls.list_checkpoints(experiment, limit=1000)))
 
-    def curve(self, trial: str, group: str, name: str) -> list[tuple[int, Any]]:
-        call = experiment_calls.trial_metrics(trial, group=group, name=name, points=100_000, superseded=False)
+    def curve(self, trial: str, group: str, name: str, **more: Any) -> list[tuple[int, Any]]:
+        """Every step and value that counts; ``more``: of an epoch, of those that no longer count."""
+        fields = {"superseded": False, **more}
+        call = experiment_calls.trial_metrics(trial, group=group, name=name, points=100_000, **fields)
         return sorted((point.step, point.value) for each in self.client.perform(call).items for point in each.points)
 
     def output(self, task: str) -> list[str]:
@@ -133,9 +144,8 @@ class DockerCluster:
         found: list[str] = self.engine.ask("GET", f"/containers/{container}/json")["Config"]["Env"]
         return found
 
-    def kill_container(self, task: str) -> None:
+    def kill_container(self, container: str) -> None:
         """``docker kill``."""
-        [container] = until(lambda: self.containers(task), f"a container of {task}")
         self.engine.ask("POST", f"/containers/{container}/kill?signal=KILL")
 
     def story(self, experiment: str) -> str:
@@ -176,6 +186,10 @@ class DockerCluster:
             return until(look, what, WAIT_S)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.story(experiment)}") from None
+
+
+def mount(source: Path | str, target: str, read_only: bool = True) -> dict[str, object]:
+    return {"host_path": str(source), "container_path": target, "read_only": read_only}
 
 
 def open_folder(path: Path) -> Path:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docker_trials import DockerCluster, open_folder
+from docker_trials import DockerCluster, mount, open_folder
+
+from clutch.testing.cluster import until
 
 TRIAL = str(Path(__file__).with_name("docker_trial.py"))
 HERE = str(Path(__file__).parent)
@@ -17,10 +20,6 @@ HERE = str(Path(__file__).parent)
 def place(engine_socket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCluster]:
     with DockerCluster(tmp_path_factory.mktemp("trials"), engine_socket) as found:
         yield found
-
-
-def mount(source: Path | str, target: str, read_only: bool = True) -> dict[str, object]:
-    return {"host_path": str(source), "container_path": target, "read_only": read_only}
 
 
 def test_a_search_in_containers_with_data_mounts_and_variables(place: DockerCluster, tmp_path: Path) -> None:
@@ -48,6 +47,30 @@ def test_a_search_in_containers_with_data_mounts_and_variables(place: DockerClus
     committed = [row for row in place.checkpoints(experiment) if row.state == "committed"]
     assert len(committed) == 3
     assert place.containers() == []
+
+
+def test_metrics_that_a_killed_container_had_not_sent_are_stored(place: DockerCluster, tmp_path: Path) -> None:
+    """Killed between its report and the master's answer: its agent speaks for it."""
+    gates = open_folder(tmp_path / "gates")
+    do = ["report", "validate", f"at 1: wait {gates}/first", f"at 4: wait {gates}/second"]
+    experiment = place.start(do, 4, mounts=[mount(gates, str(gates))])
+    trial = f"{experiment}.1"
+    place.reached(trial, 1)
+    master = place.cluster.masters[0]
+    master.signal(signal.SIGSTOP)
+    try:
+        (gates / "first").touch()
+        spools = place.cluster.folder / "n1" / "work"
+        until(lambda: any(b'"step":4,' in path.read_bytes() for path in spools.rglob("spool.jsonl")), "the spool")
+        place.kill_container(place.containers()[0])
+    finally:
+        master.signal(signal.SIGCONT)
+    place.until_trial(trial, lambda view: view.epoch >= 2, "started again")
+    first_run = place.curve(trial, "training", "chance", superseded=True, epoch=1)
+    assert [step for step, _ in first_run] == [1, 2, 3, 4]
+    (gates / "second").touch()
+    place.ended(experiment)
+    assert [step for step, _ in place.curve(trial, "training", "chance")] == [1, 2, 3, 4]
 
 
 def test_data_that_is_not_there_is_named_with_its_node(place: DockerCluster, tmp_path: Path) -> None:
