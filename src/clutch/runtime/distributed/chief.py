@@ -76,12 +76,11 @@ class Chief:
         self.welcomed = True
         return [(None, Welcome(seats, tuple(self._came[rank].public_key for rank in range(self.size)), self._secret))]
 
-    def lost(self, rank: int) -> list[Say]:
-        """Its connection is gone."""
+    def lost(self, rank: int, silent_s: float = 0.0) -> list[Say]:
+        """Its connection has ended, or it was silent for so long."""
         if rank in self._left:
             return []
-        cause = "it died, or its node cannot be reached"
-        return self.fail(PeerLost(cause, object=f"rank {rank}", next_step=_NEXT, ranks=(rank,)))
+        return self.fail(lost_rank(rank, silent_s))
 
     def fail(self, error: ClutchError) -> list[Say]:
         if self.over is not None:
@@ -171,6 +170,15 @@ class _Inquiry:
         self.ranks = note.ranks
         self.until = until
         self.answers: dict[int, IAmAt] = {}
+
+
+def lost_rank(rank: int, silent_s: float = 0.0) -> PeerLost:
+    cause = (
+        f"nothing was heard of it for {silent_s:g} s: it is stopped, or its node cannot be reached"
+        if silent_s
+        else "its connection has ended: it died, or its node was reset"
+    )
+    return PeerLost(cause, object=f"rank {rank}", next_step=_NEXT, ranks=(rank,))
 
 
 def sorted_pair(rank: int, call: Call, other: int, other_call: Call) -> tuple[int, Call, int, Call]:

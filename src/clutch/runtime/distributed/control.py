@@ -1,7 +1,7 @@
 """The thread that keeps a group together: it meets the others, hears who dies, and carries notes to and from the chief.
 
-Heartbeats are ZeroMQ's and run in its own thread, so a rank that computes for minutes is alive and a rank that is
-stopped, killed or cut off is not. This thread only listens; it sleeps while nothing happens.
+It only listens, and sleeps while nothing happens. Heartbeats are ZeroMQ's and run in a thread of their own; see
+``connections``.
 """
 
 from __future__ import annotations
@@ -16,29 +16,24 @@ from typing import Any
 
 import msgspec
 import zmq
-from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from clutch.backends.transports.frames import raised
 from clutch.runtime.distributed import notes
 from clutch.runtime.distributed.calls import Call, Calls
-from clutch.runtime.distributed.chief import Chief, Say
-from clutch.runtime.distributed.far import ZAP_DOMAIN, bracketed
+from clutch.runtime.distributed.chief import Chief, Say, lost_rank
+from clutch.runtime.distributed.connections import Gate, Upward, Visitors
 from clutch.runtime.distributed.meeting import Meeting
 from clutch.runtime.distributed.notes import AnyNote, Failed, Granted, Hello, IAmAt, Left, Reached, Waits, Welcome
+from clutch.runtime.distributed.pulse import LOOKS_EVERY_S
 from clutch.runtime.distributed.shape import Scope, Seat
-from clutch.wire.errors import BadRequest, ClutchError, Conflict, NotAllowed, PeerLost, TimedOut, Unavailable
+from clutch.wire.errors import ClutchError, NotAllowed, PeerLost, TimedOut, Unavailable
 
-TICK_MS = 200
 WAITS_AFTER_S = 1.0
 """A rank that is in one call for so long says which, so that ranks in different calls are found."""
 VERDICT_WITHIN_S = 2.0
 CONNECT_AGAIN_S = 0.25
 LINGER_MS = 1_000
 GOODBYE_WITHIN_S = 1.0
-_ZAP = "inproc://zeromq.zap.01"
-_FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-_WATCHED = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class Control:
@@ -61,17 +56,11 @@ class Control:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = False
         self._chief: Chief | None = None
-        self._connections: dict[int, int] = {}
-        self._routes: dict[int, bytes] = {}
-        self._rank_of: dict[bytes, int] = {}
-        self._up = False
         self._again_at = 0.0
         self._told: Call | None = None
-        self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
-        self._zap: zmq.Socket[bytes] = context.socket(zmq.REP)
-        self._zap.set(zmq.LINGER, 0)
-        self._zap.bind(_ZAP)
+        self._gate = Gate(context, meeting.may_connect)
+        self._visitors: Visitors | None = None
+        self._upward: Upward | None = None
         # A daemon, so that a program that forgets to close its group still ends
         self._thread = threading.Thread(target=self._run, name="clutch-group", daemon=True)
 
@@ -79,33 +68,8 @@ class Control:
 
     def listen(self) -> int:
         """The chief's port. ``Conflict`` if somebody else listens at every port it may use."""
-        meeting = self._meeting
-        host = meeting.address if meeting.address in ("127.0.0.1", "::1") else "*"
-        for port in meeting.ports or (0,):
-            socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-            self._prepare(socket)
-            socket.set(zmq.CURVE_SERVER, 1)
-            socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-            socket.set(zmq.BACKLOG, 1024)
-            try:
-                if port:
-                    socket.bind(f"tcp://{bracketed(host)}:{port}")
-                    found = port
-                else:
-                    found = socket.bind_to_random_port(f"tcp://{bracketed(host)}")
-            except zmq.ZMQError as error:
-                socket.close(0)
-                if error.errno != zmq.EADDRINUSE:
-                    raise BadRequest(f"cannot listen: {error.strerror}", object=f"{host}:{port}") from error
-                continue
-            self._socket, self._monitor = socket, socket.get_monitor_socket(_WATCHED)
-            return found
-        tried = ", ".join(map(str, meeting.ports))
-        raise Conflict(
-            f"other programs listen at port {tried}",
-            object="meeting of a group",
-            next_step="Reserve another port for it, or give it several.",
-        )
+        self._visitors = Visitors(self._context, self._meeting, time.monotonic())
+        return self._visitors.port
 
     def start(self, seat: Seat, until: float) -> None:
         self._seat = seat
@@ -203,30 +167,38 @@ class Control:
             self._close_sockets()
 
     def _once(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._bell, zmq.POLLIN)
-        poller.register(self._zap, zmq.POLLIN)
-        if self._socket is not None and self._monitor is not None:
-            poller.register(self._socket, zmq.POLLIN)
-            poller.register(self._monitor, zmq.POLLIN)
-        while not self._closing:
-            ready = dict(poller.poll(TICK_MS))
+        """As long as the connections are the same."""
+        here = self._visitors or self._upward
+        poller = self._poller()
+        while not self._closing and here is (self._visitors or self._upward):
+            ready = dict(poller.poll(int(LOOKS_EVERY_S * 1000)))
             if self._bell in ready:
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
-            if self._zap in ready:
-                self._on_zap()
+            self._listen_around()
             while self._outbox:
                 self._say_up(self._outbox.popleft())
-            socket = self._socket
-            if socket is not None:
-                if socket in ready:
-                    self._drain()
-                if self._monitor is not None and self._monitor in ready:
-                    self._hear_connections()
             self._tick(time.monotonic())
-            if socket is not self._socket:
-                return  # another socket: poll that one
+
+    def _poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._bell, zmq.POLLIN)
+        poller.register(self._gate.socket, zmq.POLLIN)
+        here = self._visitors or self._upward
+        if here is not None:
+            poller.register(here.socket, zmq.POLLIN)
+            poller.register(here.monitor, zmq.POLLIN)
+        return poller
+
+    def _listen_around(self) -> None:
+        """Ends before beginnings: see ``Visitors.ended``."""
+        if self._visitors is not None:
+            self._hear_visitors(self._visitors)
+        elif self._upward is not None:
+            self._hear_chief(self._upward)
+        for who in self._gate.answer():
+            self._refused(who)
+        self._drain()
 
     def _tick(self, now: float) -> None:
         call, entered_at = self._calls.current, self._calls.entered_at
@@ -235,8 +207,13 @@ class Control:
             if scope is not None and call is self._calls.current:
                 self._told = call
                 self._say_up(Waits(call, scope.ranks))
-        if self._chief is not None:
+        if self._chief is not None and self._visitors is not None:
+            for rank in self._visitors.silent(now):
+                self._act(self._chief.lost(rank, self._meeting.dead_after_s))  # it hears of it, should it come back
+                self._visitors.forget(rank)
             self._act(self._chief.tick(now))
+        elif self._upward is not None and self._upward.silent(now):
+            self._lose_chief(self._meeting.dead_after_s)
         if self._again_at and now >= self._again_at:
             self._again_at = 0.0
             self._connect()
@@ -246,130 +223,69 @@ class Control:
         a rank waits for the chief to repeat its goodbye, the chief for the others to hang up."""
         while self._outbox:
             self._say_up(self._outbox.popleft())
-        if self.welcome is None or self._socket is None or (self._chief is None and not self._up):
+        if self.welcome is None or (self._visitors is None and (self._upward is None or not self._upward.up)):
             return
         self._say_up(Left(self._seat.rank, dict(self._calls.made)))
-        poller = zmq.Poller()
-        for socket in (self._socket, self._monitor, self._zap):
-            poller.register(socket, zmq.POLLIN)
+        poller = self._poller()
         while self._expected() and (left := until - time.monotonic()) > 0:
             poller.poll(int(left * 1000) + 1)
-            self._on_zap()
-            self._drain()
-            self._hear_connections()
+            self._listen_around()
 
     def _expected(self) -> bool:
         """Whether somebody has yet to answer our goodbye."""
-        if self._chief is not None:
-            return bool(self._routes)
-        return self._up and self._seat.rank not in self.left
+        if self._visitors is not None:
+            return self._visitors.somebody_is_there
+        return self._upward is not None and self._upward.up and self._seat.rank not in self.left
 
     def _close_sockets(self) -> None:
-        self._zap.close(0)
-        self._close_connection(LINGER_MS)
-
-    def _close_connection(self, linger_ms: int) -> None:
-        if self._socket is not None and self._monitor is not None:
-            self._socket.disable_monitor()
-            self._monitor.close(0)
-            self._socket.close(linger_ms)
-            self._socket = self._monitor = None
+        self._gate.close()
+        for connection in (self._visitors, self._upward):
+            if connection is not None:
+                connection.close(LINGER_MS)
+        self._upward = None
 
     # ------------------------------------------------------------------------------------------------ connections
 
-    def _prepare(self, socket: zmq.Socket[bytes]) -> None:
-        """Before anything is bound or connected: later it would not count."""
-        meeting = self._meeting
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.SNDHWM, 0)
-        socket.set(zmq.RCVHWM, 0)
-        socket.set(zmq.IPV6, 1 if ":" in meeting.address else 0)
-        socket.set(zmq.HEARTBEAT_IVL, int(meeting.heartbeat_s * 1000))
-        socket.set(zmq.HEARTBEAT_TIMEOUT, int(meeting.dead_after_s * 1000))
-        socket.set(zmq.HEARTBEAT_TTL, int(meeting.dead_after_s * 1000))
-        socket.set(zmq.HANDSHAKE_IVL, 10_000)
-        socket.set(zmq.CURVE_PUBLICKEY, meeting.keys.public.encode())
-        socket.set(zmq.CURVE_SECRETKEY, meeting.keys.secret.encode())
-
     def _connect(self) -> None:
-        """To every port at which the chief may be. Only one of them can prove the chief's key."""
-        self._close_connection(0)
-        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        self._prepare(socket)
-        socket.set(zmq.IMMEDIATE, 1)
-        socket.set(zmq.RECONNECT_IVL, 30)
-        socket.set(zmq.RECONNECT_IVL_MAX, 500)
-        socket.set(zmq.CONNECT_TIMEOUT, 2_000)
-        socket.set(zmq.CURVE_SERVERKEY, self._meeting.server_key.encode())
-        self._socket, self._monitor = socket, socket.get_monitor_socket(_WATCHED)
-        for port in self._meeting.ports:
-            socket.connect(f"tcp://{bracketed(self._meeting.address)}:{port}")
+        if self._upward is not None:
+            self._upward.close(0)
+        self._upward = Upward(self._context, self._meeting, time.monotonic())
 
-    def _hear_connections(self) -> None:
-        while self._monitor is not None:
-            try:
-                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            kind, value = int(event["event"]), int(event["value"])
-            if self._chief is not None:
-                self._on_visitor(kind, value)
-            else:
-                self._on_chief(kind, bytes(event["endpoint"]).decode())
-
-    def _on_visitor(self, kind: int, value: int) -> None:
-        """At the chief: a connection came or went."""
+    def _hear_visitors(self, visitors: Visitors) -> None:
+        """At the chief: whose connections have ended."""
         assert self._chief is not None
-        if kind != zmq.EVENT_DISCONNECTED:
-            return
-        self._drain()  # its last words come before its end
-        rank = self._connections.pop(value, None)
-        if rank is not None:
-            self._routes.pop(rank, None)  # if it has not left
-            self._act(self._chief.lost(rank))
-        elif self.welcome is not None and not self._closing:
-            self._refused("a program that did not introduce itself")
+        for rank in visitors.ended():
+            self._drain()  # its last words come before its end
+            if rank is not None:
+                visitors.forget(rank)  # if it has not left
+                self._act(self._chief.lost(rank))
+            elif self.welcome is not None and not self._closing:
+                self._refused("a program that did not introduce itself")
 
-    def _on_chief(self, kind: int, endpoint: str) -> None:
+    def _hear_chief(self, upward: Upward) -> None:
         """At the others: what became of the connection to the chief."""
-        assert self._socket is not None
-        if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED and not self._up:
-            self._up = True
-            for port in self._meeting.ports:
-                other = f"tcp://{bracketed(self._meeting.address)}:{port}"
-                if len(self._meeting.ports) > 1 and other != endpoint:
-                    with suppress(zmq.ZMQError):
-                        self._socket.disconnect(other)
-            self._say_up(Hello(self._seat, self._meeting.keys.public))
-        elif self._up and kind == zmq.EVENT_DISCONNECTED:
-            self._drain()
-            self._up = False
-            if 0 not in self.left:
-                cause = "it died, or its node cannot be reached"
-                error = PeerLost(cause, object="rank 0", next_step="See why, then start the ranks again.")
-                self._set_failed(Failed(error.view(), (0,)))
-        elif not self._up and kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            error_here = NotAllowed(
-                "the chief does not let this key in", object=f"rank {self._seat.rank}", next_step="Meet again."
-            )
-            self._set_failed(Failed(error_here.view()))
-        elif not self._up and kind & _FAILED:
-            self._again_at = time.monotonic() + CONNECT_AGAIN_S  # ZeroMQ itself has given this one up
-
-    def _on_zap(self) -> None:
-        """ZeroMQ asks whether a key may connect."""
-        while True:
-            try:
-                request = self._zap.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            version, sequence, _, address, _, mechanism, *credentials = request
-            key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and credentials else ""
-            if key in self._meeting.may_connect:
-                self._zap.send_multipart((version, sequence, b"200", b"OK", key.encode(), b""))
+        for what in upward.happened():
+            if what == "up":
+                self._say_up(Hello(self._seat, self._meeting.keys.public))
+            elif what == "ended":
+                self._drain()
+                self._lose_chief()
+            elif what == "refused":
+                refused = NotAllowed(
+                    "the chief does not let this key in", object=f"rank {self._seat.rank}", next_step="Meet again."
+                )
+                self._set_failed(Failed(refused.view()))
             else:
-                self._zap.send_multipart((version, sequence, b"400", b"unknown key", b"", b""))
-                self._refused(f"a program at {address.decode(errors='replace')} with an unknown key")
+                self._again_at = time.monotonic() + CONNECT_AGAIN_S
+
+    def _lose_chief(self, silent_s: float = 0.0) -> None:
+        if 0 in self.left:
+            return
+        failed = Failed(lost_rank(0, silent_s).view(), (0,))
+        self._set_failed(failed)
+        if self._upward is not None:
+            self._say_up(failed)  # a chief that was only stopped hears why nobody is there any more
+            self._upward.up = False
 
     def _refused(self, who: str) -> None:
         if self._chief is None:
@@ -387,40 +303,36 @@ class Control:
         """To the chief, which may be ourselves."""
         if self._chief is not None:
             self._from_rank(0, note)
-        elif self._socket is not None and self._up:
-            with suppress(zmq.Again):
-                self._socket.send(notes.encode(note), zmq.NOBLOCK)
+        elif self._upward is not None:
+            self._upward.send(notes.encode(note))
 
     def _drain(self) -> None:
-        while self._socket is not None:
+        while (here := self._visitors or self._upward) is not None:
             try:
-                frames: list[Any] = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames: list[Any] = here.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             try:
                 note = notes.decode(frames[-1].buffer)
             except msgspec.MsgspecError:
                 continue
-            if self._chief is None:
-                self._on_note(note)
+            if self._visitors is not None:
+                self._from_route(self._visitors, frames[0], note)
             else:
-                self._from_route(frames[0], note)
+                self._on_note(note)
 
-    def _from_route(self, route: Any, note: AnyNote) -> None:
-        assert self._chief is not None and self._socket is not None
-        rank = self._rank_of.get(route.bytes)
+    def _from_route(self, visitors: Visitors, route: Any, note: AnyNote) -> None:
+        assert self._chief is not None
+        rank = visitors.rank_of(route)
         if rank is not None:
             self._from_rank(rank, note)
         elif isinstance(note, Hello):
             try:
                 said = self._chief.come(note)
             except ClutchError as error:
-                self._socket.send_multipart([route.bytes, notes.encode(Failed(error.view()))])
+                visitors.refuse(route, notes.encode(Failed(error.view())))
                 return
-            self._rank_of[route.bytes] = note.seat.rank
-            self._routes[note.seat.rank] = route.bytes
-            with suppress(zmq.ZMQError):
-                self._connections[int(route.get(zmq.SRCFD))] = note.seat.rank
+            visitors.seat(route, note.seat.rank)
             self._act(said)
 
     def _from_rank(self, rank: int, note: AnyNote) -> None:
@@ -432,14 +344,12 @@ class Control:
 
     def _act(self, said: list[Say]) -> None:
         for to, note in said:
-            encoded = notes.encode(note)
-            for rank, route in self._routes.items():
-                if (to is None or to == rank) and self._socket is not None:
-                    self._socket.send_multipart([route, encoded], zmq.NOBLOCK)
+            if self._visitors is not None:
+                self._visitors.send(to, notes.encode(note))
             if to is None or to == 0:
                 self._on_note(note)
-            if isinstance(note, Left):
-                self._routes.pop(note.rank, None)  # this was the last that it hears
+            if isinstance(note, Left) and self._visitors is not None:
+                self._visitors.forget(note.rank)  # this was the last that it hears
 
     def _on_note(self, note: AnyNote) -> None:
         """What the chief says to this rank."""
@@ -458,9 +368,9 @@ class Control:
                 elif isinstance(note, Granted):
                     self.granted[note.agreement] = note
                 self.changed.notify_all()
-            if hangs_up:
-                self._up = False
-                self._close_connection(0)
+            if hangs_up and self._upward is not None:
+                self._upward.close(0)
+                self._upward = None
 
     def _set_failed(self, failed: Failed) -> None:
         with self.changed:
