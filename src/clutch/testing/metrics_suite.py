@@ -137,6 +137,24 @@ async def check_a_commit_is_all_or_nothing(ground: MetricsGround) -> None:
     await refused(Stale, store.write([other, first]))
     assert [one.member.rank for one in (await store.task(MEMBER.task)).sources] == [0]
     assert len(await store.chunks(ChunkSpan(source))) == 2
+    (second,) = await store.write([other])
+    known = replace(other.state, id=second)
+    await refused(Stale, store.write([change_of(known, two), change_of(state, two)]))
+    assert await store.known([known.incarnation]) == [known], "nor is one that was there, when another is stale"
+    assert len(await store.chunks(ChunkSpan(second))) == 1
+
+
+async def check_of_two_writers_one_wins(ground: MetricsGround) -> None:
+    stores = [await ground.open() for _ in range(2)]
+    first = change_of(SourceState(MEMBER, FENCE), batch(1, point(1, loss=0.5)))
+    (source,) = await stores[0].write([first])
+    state = replace(first.state, id=source)
+    for n in range(2, 22):
+        change = change_of(state, batch(n, point(n, loss=0.5)))
+        said = await asyncio.gather(*(store.write([change]) for store in stores), return_exceptions=True)
+        assert sorted(map(type, said), key=str) == [Stale, list], said
+        state = replace(change.state, id=source)
+    assert [one.first for one in await stores[0].chunks(ChunkSpan(source))] == list(range(1, 22))
 
 
 async def check_forgetting(ground: MetricsGround) -> None:
@@ -444,6 +462,7 @@ async def check_acknowledged_metrics_survive(ground: KillableMetrics) -> None:
 CHECKS: tuple[Check, ...] = (
     check_gives_back_what_it_was_given,
     check_a_commit_is_all_or_nothing,
+    check_of_two_writers_one_wins,
     check_forgetting,
     check_damage_is_told,
     check_exactly_once_by_sequence,

@@ -8,8 +8,8 @@ from clutch.master.lanes.connections import LaneConnections
 from clutch.master.lanes.postgres_rows import PostgresRows
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, TaskMetrics
 from clutch.master.metrics_lane.tables import (
+    CHUNK_COLUMNS,
     KEY_COLUMNS,
-    MOVING_COLUMNS,
     ROWS,
     SOURCE_COLUMNS,
     VERSION,
@@ -43,9 +43,9 @@ _UPGRADES = {
 }
 _SOURCES = f"SELECT {', '.join(SOURCE_COLUMNS)} FROM metrics_sources"
 _KEY = ", ".join(KEY_COLUMNS)
-_TYPES = {name: "bytea" if name == "latest" else "bigint" for name in MOVING_COLUMNS}
-_DROP = """DELETE FROM metrics_chunks c USING unnest($1::bigint[], $2::bigint[]) AS d (source, first_batch)
-    WHERE c.source = d.source AND c.first_batch = d.first_batch"""
+_TYPES = dict.fromkeys((*SOURCE_COLUMNS, *CHUNK_COLUMNS), "bigint") | {
+    "task": "text", "role": "text", "latest": "bytea", "brief": "bytea", "body": "bytea",
+}  # fmt: skip
 _CHUNKS = """SELECT {} FROM metrics_chunks WHERE source = $1 AND first_batch >= $2
     AND low_step <= $3 AND high_step >= $4 ORDER BY first_batch LIMIT $5"""
 
@@ -55,7 +55,7 @@ class PostgresMetricsStore:
 
     def __init__(self, url: str) -> None:
         self._database = LaneConnections(url, "metrics")
-        self._rows = PostgresRows(ROWS, _TYPES, _DROP)
+        self._rows = PostgresRows(ROWS, _TYPES)
 
     @classmethod
     async def open(cls, url: str) -> PostgresMetricsStore:
@@ -85,7 +85,7 @@ class PostgresMetricsStore:
         return TaskMetrics(tuple(map(state_from, sources)), {row["epoch"]: row["step"] for row in resumed})
 
     async def write(self, changes: Sequence[SourceChange]) -> list[int]:
-        async with self._database.writing() as connection, connection.transaction():
+        async with self._database.writing() as connection:
             return await self._rows.write(connection, changes)
 
     async def resume(self, task: TaskId, epoch: Epoch, step: int) -> None:

@@ -20,9 +20,9 @@ from clutch.master.output.tables import (
 )
 from clutch.wire.ids import Fence, MemberId, TaskId
 
-_TYPES = {
-    "version": "bigint", "committed": "bigint", "lines": "bigint", "line_start": "bigint", "line_at": "float8",
-    "tail_start": "bigint", "tail_rows": "bigint", "first_at": "float8", "last_at": "float8", "done": "boolean",
+_TYPES = dict.fromkeys((*STREAM_COLUMNS, *SEGMENT_COLUMNS), "bigint") | {
+    "task": "text", "role": "text", "stream": "text", "line_at": "float8", "first_at": "float8", "last_at": "float8",
+    "done": "boolean", "kind": "smallint", "body": "bytea",
 }  # fmt: skip
 _SCHEMA = (
     """CREATE TABLE output_streams (
@@ -42,8 +42,6 @@ _SCHEMA = (
     "CREATE INDEX output_segments_age ON output_segments (last_at, stream, start_byte, size) WHERE size > 0",
 )
 _STREAMS = f"SELECT {', '.join(STREAM_COLUMNS)} FROM output_streams"
-_DROP = """DELETE FROM output_segments g USING unnest($1::bigint[], $2::bigint[]) AS d (stream, start_byte)
-    WHERE g.stream = d.stream AND g.start_byte = d.start_byte"""
 _OLDEST = """SELECT s.task, g.stream, g.start_byte, g.last_at, g.size FROM output_segments g
     JOIN output_streams s ON s.id = g.stream WHERE g.size > 0 AND (g.last_at, g.stream, g.start_byte) > ($1, $2, $3)
     ORDER BY g.last_at, g.stream, g.start_byte LIMIT $4"""
@@ -73,7 +71,7 @@ class PostgresOutputStore:
 
     def __init__(self, url: str) -> None:
         self._database = LaneConnections(url, "output")
-        self._rows = PostgresRows(ROWS, _TYPES, _DROP)
+        self._rows = PostgresRows(ROWS, _TYPES)
 
     @classmethod
     async def open(cls, url: str) -> PostgresOutputStore:
@@ -95,7 +93,7 @@ class PostgresOutputStore:
         return [state_from(row) for row in await self._database.fetch(query, list(tasks))]
 
     async def write(self, changes: Sequence[StreamChange]) -> list[int]:
-        async with self._database.writing() as connection, connection.transaction():
+        async with self._database.writing() as connection:
             return await self._rows.write(connection, changes)
 
     async def segments(self, span: Span) -> list[Segment]:
