@@ -13,18 +13,19 @@ NO_ENGINE = "none"
 
 
 def engine_socket(said: str = "") -> Path | None:
-    """The socket of the engine that is meant: by what was said, else by DOCKER_HOST, else Docker's own; None: none."""
+    """The socket of the engine that is meant: as was said, else as DOCKER_HOST says, else Docker's own. None: no engine
+    of this machine, so no images here."""
     meant = said or os.environ.get(ENGINE) or DEFAULT_ENGINE
-    if meant == NO_ENGINE:
-        return None
     path = Path(meant.removeprefix("unix://"))
-    if not path.is_absolute():
+    if path.is_absolute():
+        return path
+    if said and said != NO_ENGINE:
         raise BadRequest(
-            f"'{meant}' is not the unix socket of a container engine",
-            object="--docker" if said else ENGINE,
+            f"'{said}' is not the unix socket of a container engine",
+            object="--docker",
             next_step="Say unix:///PATH; or none, and this node runs no images.",
         )
-    return path
+    return None
 
 
 async def docker_version() -> str:
