@@ -1,8 +1,9 @@
-"""``clutch webhook``: who is told when an experiment comes to another state."""
+"""``clutch webhook``: who is told when an experiment comes to another state, or prints what a rule looks for."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +11,9 @@ from clutch.cli.admin import read_secret
 from clutch.cli.lists import Column, Json, facts, moment, screen_width, show_list, table
 from clutch.cli.where import connect
 from clutch.wire.errors import BadRequest, Unavailable
+
+if TYPE_CHECKING:
+    from clutch.wire.library import WebhookView
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -25,12 +29,13 @@ WEBHOOKS = (
     Column("tells of", lambda view: ",".join(view.triggers), 3),
     Column("experiments", lambda view: experiments_text(view.experiments, view.on_request), 4),
     Column("format", lambda view: view.format, 5),
+    Column("waiting", lambda view: waiting_text(view), 2),
     Column("url", lambda view: view.url, 2),
 )
 DELIVERIES = (
     Column("when", lambda each: moment(each.at)),
     Column("experiment", lambda each: each.experiment),
-    Column("state", lambda each: each.state, 1),
+    Column("told", lambda each: each.state, 1),
     Column("status", lambda each: each.status or "", right=True),
     Column("took", lambda each: f"{each.took_s:.2f}s", 4, True),
     Column("error", lambda each: each.error + (" (tried again)" if each.again else ""), 2),
@@ -40,6 +45,14 @@ DELIVERIES = (
 
 def experiments_text(patterns: tuple[str, ...], on_request: bool) -> str:
     return "on request" if on_request else ",".join(patterns) or "all"
+
+
+def waiting_text(view: WebhookView) -> str:
+    """What was not taken yet; empty: nothing."""
+    if not view.waiting:
+        return ""
+    tried = f", tried {view.tries} times" if view.tries else ""
+    return f"{view.waiting}{tried}, next {moment(view.next_at)}"
 
 
 def scope_of(workspace: str, cluster: bool) -> str:
@@ -70,7 +83,8 @@ def create_webhook(
     workspace: Workspace = "default",
     cluster: Cluster = False,
     trigger: Annotated[
-        list[str] | None, typer.Option("--trigger", "-t", help="A state to tell of; repeatable. Else its endings.")
+        list[str] | None,
+        typer.Option("--trigger", "-t", help="A state, matched, or matched:RULE; repeatable. Else its endings."),
     ] = None,
     experiment: Annotated[
         list[str] | None, typer.Option("--experiment", help="Only experiments of such a name (a-*); repeatable.")
@@ -119,7 +133,7 @@ def show_webhook(
     cluster: Cluster = False,
     as_json: Json = False,
 ) -> None:
-    """Show a webhook and what was lately sent to it."""
+    """Show a webhook, what waits for it and what was lately sent to it."""
     import msgspec
 
     from clutch.sdk import library_calls
@@ -137,11 +151,36 @@ def show_webhook(
         ("format", view.format),
         ("tells of", ", ".join(view.triggers)),
         ("experiments", experiments_text(view.experiments, view.on_request)),
+        ("waiting", waiting_text(view) or "nothing"),
         ("created", f"{moment(view.created_at)} by {view.created_by}"),
     ]
     typer.echo(facts(head))
     if sent:
         typer.echo("\n" + "\n".join(table(sent, DELIVERIES, screen_width())))
+
+
+@app.command("deliveries")
+def list_deliveries(
+    context: typer.Context,
+    name: Name,
+    workspace: Workspace = "default",
+    cluster: Cluster = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the newest first.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List what was sent to a webhook and how each try went: taken, tried again, refused or given up."""
+    from clutch.sdk import library_calls
+
+    with connect(context) as client:
+        view = client.perform(library_calls.get_webhook(scope_of(workspace, cluster), name))
+        call = library_calls.list_deliveries(view.scope, view.name, limit=min(limit, 1000))
+        show_list(
+            lambda: list(islice(client.items(call), limit)),
+            DELIVERIES,
+            as_json=as_json,
+            watch=False,
+            empty=f"Nothing was sent to it yet. 'clutch webhook test {view.name}' sends a sample.",
+        )
 
 
 @app.command("delete")

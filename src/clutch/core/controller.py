@@ -136,6 +136,15 @@ class SetPriority(msgspec.Struct, frozen=True, tag=True):
     priority: int
 
 
+class SetMaxSlots(msgspec.Struct, frozen=True, tag=True):
+    """The most slots that the tasks of its group hold together, from now on; 0: any. ``leave``: they hold too many, and
+    this one saves itself and waits again."""
+
+    task: TaskId
+    max_slots: int
+    leave: bool = False
+
+
 class ForbidRestarts(msgspec.Struct, frozen=True, tag=True):
     """The next failure of this task's program is its last."""
 
@@ -188,7 +197,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
 
 
 Wish = (
-    Create | Stop | Pause | Resume | Kill | SetPriority | ForbidRestarts | Exclude | SetCount
+    Create | Stop | Pause | Resume | Kill | SetPriority | SetMaxSlots | ForbidRestarts | Exclude | SetCount
     | Owe | Note | Wake | Close
 )  # fmt: skip
 

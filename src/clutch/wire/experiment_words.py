@@ -238,8 +238,9 @@ WEBHOOK = "webhook"
 """The kind of effect that tells others of an experiment."""
 
 
-class StateChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment is in another state. The payload of what it owes to webhooks."""
+class ExperimentNews(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment is in another state, or a trial printed what an output rule looks for. The payload of what it owes
+    to webhooks."""
 
     experiment: str
     name: str
@@ -247,10 +248,38 @@ class StateChanged(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     owner: str
     state: str
+    """That it is in."""
     detail: str
+    """Why; or the line that matched."""
     at: float
     webhooks: tuple[str, ...] = ()
     """Named by its spec, besides those of its workspace."""
+    event: str = "state"
+    """Or ``matched``."""
+    trial: int = 0
+    rule: str = ""
+    """That matched."""
+
+    @property
+    def told(self) -> str:
+        """What it is about, in a word: the state, or ``matched:RULE``."""
+        return f"{self.event}:{self.rule}" if self.rule else self.state
+
+
+RELEASE = "release"
+"""The kind of effect that lets go of the checkpoint from which an experiment's trials begin."""
+
+
+def holder_of(experiment: str) -> str:
+    """Who holds the checkpoint that an experiment's trials begin from, until it is over."""
+    return f"experiment:{experiment}"
+
+
+class Release(msgspec.Struct, frozen=True):
+    """An experiment is over: its source need not be kept for it any more."""
+
+    checkpoint: str
+    by: str
 
 
 Said = (

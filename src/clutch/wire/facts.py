@@ -194,6 +194,13 @@ class PrioritySet(Fact, frozen=True, tag="priority_set"):
     priority: int
 
 
+class MaxSlotsSet(Fact, frozen=True, tag="max_slots_set"):
+    """What the tasks of its group may hold together, as this one counts; 0: any."""
+
+    task: TaskId
+    max_slots: int
+
+
 class NodeExcluded(Fact, frozen=True, tag="node_excluded"):
     task: TaskId
     node: NodeId
@@ -471,9 +478,11 @@ AnyFact = (
     TermBegan | PoolPut | QuotaSet | QuotaRemoved | NodeReported | NodeSuspected | NodeLost | ResidentsLost | NodeWished
     | SlotsDisabled | NodeRemoved | MachineAsked | MachineLaunched | MachineFailed | MachineIdle | MachineStopAsked
     | MachineStray | MachineGone | TaskSubmitted | TaskWished | TaskMoved | TaskEnded | RoleResized | PrioritySet
+    | MaxSlotsSet
     | NodeExcluded | NodeBarred | NodeBarLifted | CheckpointCommitted
     | AllocationGranted | AllocationRan | LeaveAsked | LeaveAcked
-    | FinishDeclared | AllocationEnding | VerdictFound | FlushBegan | AllocationEnded | MemberObserved | MemberExited | MemberLost
+    | FinishDeclared | AllocationEnding | VerdictFound | FlushBegan | AllocationEnded
+    | MemberObserved | MemberExited | MemberLost
     | MemberWanted | MemberRested | MemberGranted | MemberLeaveAsked | MemberEnding | MemberRemoved | LanesReached
     | LeaseWanted | LeaseGranted | LeaseLingered | LeaseReused | LeaseReclaimed | LeaseEnded
     | RestartsForbidden | EffectOwed | EffectSettled

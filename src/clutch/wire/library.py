@@ -160,7 +160,9 @@ class WebhookFormat(StrEnum):
     SLACK = "slack"  # what Slack's incoming webhooks understand
 
 
-ENDINGS = (ExperimentState.COMPLETED, ExperimentState.CANCELLED, ExperimentState.FAILED)
+ENDINGS: tuple[str, ...] = (ExperimentState.COMPLETED, ExperimentState.CANCELLED, ExperimentState.FAILED)
+MATCHED = "matched"
+"""The trigger of webhooks that hear when a line of a trial matches an output rule; ``matched:RULE``: that rule only."""
 
 
 class NewWebhook(Asked, frozen=True):
@@ -171,7 +173,8 @@ class NewWebhook(Asked, frozen=True):
     secret: str = ""
     """What its messages are signed with; empty: one is made, and answered this once."""
     format: WebhookFormat = WebhookFormat.PLAIN
-    triggers: tuple[ExperimentState, ...] = ENDINGS
+    triggers: tuple[str, ...] = ENDINGS
+    """States of experiments, ``matched``, ``matched:RULE``."""
     experiments: tuple[str, ...] = ()
     """Only experiments with such a name; ``*`` and ``?`` as in file names. Empty: all."""
     on_request: bool = False
@@ -185,7 +188,7 @@ class WebhookChange(Asked, frozen=True):
     url: str | None = None
     secret: str | None = None
     format: WebhookFormat | None = None
-    triggers: tuple[ExperimentState, ...] | None = None
+    triggers: tuple[str, ...] | None = None
     experiments: tuple[str, ...] | None = None
     on_request: bool | None = None
     enabled: bool | None = None
@@ -198,12 +201,18 @@ class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     format: WebhookFormat
-    triggers: tuple[ExperimentState, ...]
+    triggers: tuple[str, ...]
     experiments: tuple[str, ...]
     on_request: bool
     enabled: bool
     created_by: str
     created_at: float
+    waiting: int = 0
+    """Messages that were not taken yet."""
+    next_at: float = 0.0
+    """When the first of them is tried (again)."""
+    tries: int = 0
+    """Of the message that was tried most often."""
 
 
 class MadeWebhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +230,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """As in its header: several tries of one message share it."""
     experiment: str
     state: str
+    """What it told: the experiment's state, or ``matched:RULE``."""
     status: int
     """What the receiver answered; 0: nothing."""
     error: str
@@ -244,8 +254,12 @@ class WebhookMessage(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     detail: str
     at: float
-    """When the experiment came to this state: messages may overtake each other."""
+    """When that was: messages may overtake each other."""
     test: bool = False
+    event: str = "state"
+    """``state``, or ``matched``: a trial printed what an output rule looks for, and ``detail`` is that line."""
+    trial: int = 0
+    rule: str = ""
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:

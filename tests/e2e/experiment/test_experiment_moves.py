@@ -207,3 +207,51 @@ def test_files_of_a_checkpoint_are_read_and_removed(ground: Ground) -> None:
         ground.download(call)
     way = ground.client.perform(experiment_calls.get_storage("default"))
     assert (Path(way.folder) / way.proof).read_text() == way.content
+
+
+def test_its_bound_of_slots_is_lowered_and_raised_while_it_runs(ground: Ground) -> None:
+    gate = ground.gate()
+    (gate / "1").touch()
+    bases = {"type": "categorical", "vals": [1.0, 2.0, 3.0]}
+    experiment = ground.start({"steps": 2, "gate": str(gate), "base": bases}, {"name": "grid", "metric": "loss"})
+    for number in (1, 2, 3):
+        ground.until_trial(f"{experiment}.{number}", lambda t: t.last_step == 1, "validated")
+    ground.client.experiment(experiment).edit(max_slots=1)
+    for number in (2, 3):
+        trial = f"{experiment}.{number}"
+        ground.until_trial(trial, lambda t: t.state == "queued" and t.checkpoint_step == 1, "saved and waits")
+    assert ground.trials(experiment)[0].state == "running"
+    why = ground.client.perform(experiment_calls.why_experiment(experiment))
+    assert any("may hold 1 slots at once" in line for line in why.story), why.story
+    ground.client.experiment(experiment).edit(max_slots=3)
+    ground.until_trial(f"{experiment}.3", lambda t: t.state == "running" and t.epoch == 2, "runs again")
+    (gate / "all").touch()
+    assert ground.until_ended(experiment).state == "completed"
+    assert [(t.last_step, t.restarts) for t in ground.trials(experiment)] == [(2, 0)] * 3
+
+
+def test_what_an_experiment_begins_from_is_held_until_it_is_over(ground: Ground) -> None:
+    source = ground.start({"steps": 2, "save": 1})
+    ground.until_ended(source)
+    checkpoint = ground.trials(source)[0].checkpoint
+    gate = ground.gate()
+    searcher = {"name": "single", "metric": "loss", "source_checkpoint_uuid": checkpoint}
+    heir = ground.start({"steps": 3, "gate": str(gate)}, searcher)
+    holder = f"experiment:{heir}"
+    assert ground.client.checkpoint(checkpoint).detail().row.pins.strip(",") == holder
+    ground.client.experiment(source).edit(save_trial_best=0, save_trial_latest=0, save_experiment_best=0)
+    ground.until_state(source, "completed")
+    assert ground.client.checkpoint(checkpoint).there, "retention leaves it"
+    with pytest.raises(Conflict, match=holder):
+        ground.client.checkpoint(checkpoint).delete()
+    with pytest.raises(Conflict, match=holder):
+        move(ground, source, "delete")
+    (gate / "all").touch()
+    assert ground.until_ended(heir).state == "completed"
+    assert "begins at 2" in ground.output(f"{heir}.1")
+    until(lambda: not ground.client.checkpoint(checkpoint).detail().row.pins, "it to be let go")
+    more = ContinueExperiment(hparams={"steps": 4, "gate": str(ground.gate())})
+    ground.client.perform(experiment_calls.continue_experiment(heir, more))
+    assert ground.client.checkpoint(checkpoint).detail().row.pins.strip(",") == holder
+    move(ground, heir, "kill")
+    until(lambda: not ground.client.checkpoint(checkpoint).detail().row.pins, "it to be let go again")

@@ -69,6 +69,7 @@ class Checkpoints:
     def __init__(self) -> None:
         self.rows: dict[str, CheckpointRow] = {}
         self.held: dict[str, set[str]] = {}
+        self.needed: set[tuple[str, str]] = set()
         self.before: Callable[[str, bool], Any] | None = None
         self.after: Callable[[str, bool], Any] | None = None
 
@@ -79,6 +80,9 @@ class Checkpoints:
 
     async def checkpoint(self, checkpoint: str) -> CheckpointRow | None:
         return self.rows.get(checkpoint)
+
+    async def needs(self, checkpoint: str, holder: str) -> bool:
+        return (checkpoint, holder) in self.needed
 
     async def pin(self, checkpoints: tuple[str, ...], by: str, hold: bool) -> None:
         if self.before is not None:
@@ -226,6 +230,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[Received] = []
+        self.more = asyncio.Event()
         self.answers: list[int] = []
         self.location = ""
         self.port = 0
@@ -242,6 +247,7 @@ class Receiver:
             headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest)}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             self.got.append(Received(line.split()[1], headers, body))
+            self.more.set()
             status = self.answers.pop(0) if self.answers else 200
             where = f"Location: {self.location}\r\n" if self.location else ""
             writer.write(f"HTTP/1.1 {status} Whatever\r\n{where}Content-Length: 2\r\n\r\nok".encode())

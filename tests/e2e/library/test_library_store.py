@@ -29,10 +29,12 @@ from clutch.wire.library import (
     VersionView,
     WebhookChange,
 )
+from clutch.workloads.experiment.library import tables
 from clutch.workloads.experiment.library.hooks import KEPT
 from clutch.workloads.experiment.library.models import ModelFilter, Who
 from clutch.workloads.experiment.library.opening import Library, open_library
 from clutch.workloads.experiment.library.tables import meta, webhooks
+from clutch.workloads.experiment.library.waiting import settled, tried
 
 WHO = Who("ada", 5.0)
 KEY = "0123456789abcdef" * 4
@@ -477,3 +479,74 @@ async def test_tables_of_a_newer_release_are_left_alone(ground: Ground) -> None:
     await library._database.write(lambda connection: connection.execute(newer).rowcount)
     with pytest.raises(TooNew):
         await ground.open()
+
+
+async def test_messages_wait_for_each_webhook_by_itself(ground: Ground) -> None:
+    messages = (await ground.open()).messages
+    assert await messages.put(["a", "b"], "t1", b"one", 10.0) == []
+    assert await messages.put(["a"], "t1", b"one", 11.0) == []  # it waits already
+    assert await messages.put(["a"], "t2", b"two", 12.0) == []
+    (first,) = await messages.due("a", 11.0, 10)
+    assert (first.token, first.payload, first.tries, first.at) == ("t1", b"one", 0, 10.0)
+    assert [one.token for one in await messages.due("a", 12.0, 10)] == ["t1", "t2"]
+    delivery = Delivery(
+        number=0, id="t1", experiment="e-1", state="failed", status=500, error="e", again=True, took_s=0.1, at=12.0
+    )
+    await ground.opened[0].webhooks.note("a", delivery, tried(first, 99.0))
+    assert [one.token for one in await messages.due("a", 98.0, 10)] == ["t2"]
+    queues = await messages.queues()
+    assert {hook: (one.count, one.next_at, one.tries) for hook, one in queues.items()} == {
+        "a": (2, 12.0, 1),
+        "b": (1, 10.0, 0),
+    }
+    (other,) = await messages.due("b", 10.0, 10)
+    await ground.opened[0].webhooks.note("b", delivery, settled(other))
+    assert await messages.expire("a", 12.0) == 1
+    assert list(await messages.queues()) == ["a"] and await ground.opened[0].webhooks.settled("t1") == frozenset()
+
+
+async def test_tables_without_queues_are_brought_up(ground: Ground) -> None:
+    library = await ground.open()
+
+    def older(connection: Any) -> None:
+        tables.messages.drop(connection)
+        connection.execute(update(meta).where(meta.c.name == "version").values(value=b"1"))
+
+    await library._database.write(older)
+    assert await (await ground.open()).messages.put(["a"], "t1", b"one", 10.0) == []
+
+
+async def test_what_an_experiment_begins_from_is_held_from_before_it_opens_until_it_is_over(ground: Ground) -> None:
+    library = await ground.open()
+    ground.checkpoints.add("c1")
+    held = ground.checkpoints.held["c1"]
+
+    async def opened() -> str:
+        assert held == {"experiment:e-2"}
+        return "e-2"
+
+    assert await library.holding("c1", "experiment:e-2", opened) == "e-2"
+    ground.checkpoints.needed = {("c1", "experiment:e-2")}
+    await library.holds.release("c1", "experiment:e-2")  # it was continued meanwhile
+    assert await library.holds.settle() == 0 and held == {"experiment:e-2"}
+    ground.checkpoints.needed = set()
+    await library.holds.release("c1", "experiment:e-2")
+    await library.holds.release("gone", "experiment:e-2")
+    assert held == set()
+
+
+@pytest.mark.parametrize("came_to_be", [True, False])
+async def test_who_dies_while_it_opens_holds_what_came_to_be_needs(ground: Ground, came_to_be: bool) -> None:
+    library = await ground.open()
+    ground.checkpoints.add("c1")
+
+    async def dies() -> None:
+        if came_to_be:
+            ground.checkpoints.needed = {("c1", "experiment:e-2")}
+        raise Unavailable("the master is killed", object="master")
+
+    with pytest.raises(Unavailable):
+        await library.holding("c1", "experiment:e-2", dies)
+    following = await ground.open()
+    assert await following.holds.settle() == 0
+    assert ground.checkpoints.held["c1"] == ({"experiment:e-2"} if came_to_be else set())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,13 +21,14 @@ from library_house import House, Received, Receiver, open_receiver
 
 from clutch.master.effects import Performer, PerformerSettings
 from clutch.sdk import webhooks as receiving
-from clutch.wire.errors import BadRequest, NotAuthenticated, Unavailable
+from clutch.wire.errors import BadRequest, NotAuthenticated
 from clutch.wire.events import SettleEffect
-from clutch.wire.experiment_words import StateChanged
+from clutch.wire.experiment_words import ExperimentNews
 from clutch.wire.journal import OutboxItem
-from clutch.wire.library import NewWebhook, WebhookChange
-from clutch.workloads.experiment.library.delivering import KIND, Deliverer, Sender
+from clutch.wire.library import Delivery, NewWebhook, WebhookChange
+from clutch.workloads.experiment.library.delivering import EACH_AT_ONCE, GIVE_UP_S, KIND, Deliverer, Sender
 from clutch.workloads.experiment.library.models import Who
+from clutch.workloads.experiment.library.waiting import WAITING_MAX
 
 WHO = Who("ada", 5.0)
 SCOPE = "workspace:default"
@@ -38,7 +39,7 @@ def item(token: str = "e-1:1", **fields: Any) -> OutboxItem:
         "experiment": "e-1", "name": "digits", "workspace": "default", "project": "p", "owner": "ada",
         "state": "completed", "detail": "", "at": 77.0,
     }  # fmt: skip
-    change = msgspec.convert({**plain, **fields}, StateChanged)
+    change = msgspec.convert({**plain, **fields}, ExperimentNews)
     return OutboxItem(token, KIND, 1_000_000.0, msgspec.msgpack.encode(change))
 
 
@@ -48,9 +49,34 @@ async def add(house: House, receiver: Receiver, name: str = "w", **fields: Any) 
     return (await house.library.webhooks.create(new, WHO))[1]
 
 
+@asynccontextmanager
+async def speaking(deliverer: Deliverer) -> AsyncIterator[None]:
+    running = asyncio.create_task(deliverer.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def tell(house: House, *items: OutboxItem, deliverer: Deliverer | None = None) -> None:
+    """These items are accepted, and everything that is due is said."""
+    deliverer = deliverer or house.library.deliverer
+    for one in items:
+        assert await deliverer.accept(one) == SettleEffect(cause="webhook", token=one.token)
+    deliverer.nudge()
+    async with speaking(deliverer), asyncio.timeout(20):
+        await deliverer.idle.wait()
+
+
+async def log_of(house: House, name: str = "w") -> list[Delivery]:
+    return await house.library.webhooks.deliveries((await house.library.webhooks.find(SCOPE, name)).id, 0, 200)
+
+
 async def test_a_message_is_signed_and_says_what_happened(house: House, receiver: Receiver) -> None:
     secret = await add(house, receiver)
-    assert await house.library.deliverer.deliver(item(detail="done")) == SettleEffect(cause="webhook", token="e-1:1")
+    await tell(house, item(detail="done"))
     (got,) = receiver.got
     message = receiving.read(secret, got.headers, got.body, now=house.clock.time)
     assert (message.id, message.webhook, message.experiment, message.state) == ("e-1:1", "w", "e-1", "completed")
@@ -65,7 +91,7 @@ async def test_a_message_is_signed_and_says_what_happened(house: House, receiver
     assert got.headers["host"] == f"127.0.0.1:{receiver.port}"
     assert got.headers["content-type"] == "application/json"
     check_forgeries(secret, got, house.clock.time)
-    (logged,) = await house.library.webhooks.deliveries((await house.library.webhooks.find(SCOPE, "w")).id, 0, 10)
+    (logged,) = await log_of(house)
     assert (logged.status, logged.error, logged.again, logged.experiment) == (200, "", False, "e-1")
 
 
@@ -102,6 +128,11 @@ def check_forgeries(secret: str, got: Received, now: float) -> None:
         ({"on_request": True}, {}, False),
         ({"on_request": True}, {"webhooks": ["v", "w"]}, True),
         ({"on_request": True}, {"webhooks": ["w"], "state": "active"}, False),
+        ({}, {"event": "matched", "rule": "oom", "trial": 3}, False),
+        ({"triggers": ["matched"]}, {"event": "matched", "rule": "oom"}, True),
+        ({"triggers": ["matched"]}, {"state": "failed"}, False),
+        ({"triggers": ["failed", "matched:oom"]}, {"event": "matched", "rule": "oom"}, True),
+        ({"triggers": ["matched:other"]}, {"event": "matched", "rule": "oom"}, False),
     ],
     ids=str,
 )
@@ -109,13 +140,13 @@ async def test_only_who_wants_it_is_told(
     house: House, receiver: Receiver, fields: dict[str, Any], change: dict[str, Any], told: bool
 ) -> None:
     await add(house, receiver, **fields)
-    await house.library.deliverer.deliver(item(**change))
+    await tell(house, item(**change))
     assert bool(receiver.got) is told
 
 
 async def test_slack_gets_what_slack_shows(house: House, receiver: Receiver) -> None:
     await add(house, receiver, format="slack")
-    await house.library.deliverer.deliver(item(name="<b>&digits", state="failed", detail="it broke"))
+    await tell(house, item(name="<b>&digits", state="failed", detail="it broke"))
     body = msgspec.json.decode(receiver.got[0].body)
     assert body["text"] == "Experiment &lt;b&gt;&amp;digits (e-1) is failed"
     (shown,) = body["attachments"]
@@ -127,41 +158,107 @@ async def test_a_failure_is_tried_again_only_with_those_who_lack_it(house: House
     async with open_receiver() as ailing:
         secret = await add(house, ailing, "ailing")
         ailing.answers = [500, 429]
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="ailing: it answered"):
-                await house.library.deliverer.deliver(item())
-        await house.library.deliverer.deliver(item())
+        await tell(house, item())
+        for rest_s in (1.0, 2.0):
+            await tell(house)  # it rests
+            house.clock.time += rest_s
+            await tell(house)
         assert len(receiver.got) == 1 and len(ailing.got) == 3
         tokens = [receiving.verify(secret, got.headers, got.body, now=house.clock.time) for got in ailing.got]
         assert tokens == ["e-1:1"] * 3
-        hook = await house.library.webhooks.find(SCOPE, "ailing")
-        log = await house.library.webhooks.deliveries(hook.id, 0, 10)
+        log = await log_of(house, "ailing")
         assert [(each.status, each.again) for each in log] == [(200, False), (429, True), (500, True)]
-        await house.library.deliverer.deliver(item())  # the word about it was lost: everybody has it
+        await tell(house, item())  # the word that it was accepted was lost: everybody has it
         assert len(receiver.got) == 1 and len(ailing.got) == 3
+        assert await house.library.messages.queues() == {}
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 404, 410])
 async def test_what_will_never_be_taken_is_not_tried_again(house: House, receiver: Receiver, status: int) -> None:
     await add(house, receiver)
     receiver.answers, receiver.location = [status], receiver.url
-    await house.library.deliverer.deliver(item())
-    await house.library.deliverer.deliver(item())
+    await tell(house, item())
+    await tell(house, item())
     assert len(receiver.got) == 1
-    hook = await house.library.webhooks.find(SCOPE, "w")
-    (logged,) = await house.library.webhooks.deliveries(hook.id, 0, 10)
+    (logged,) = await log_of(house)
     assert logged.status == status and logged.error and not logged.again
 
 
-async def test_one_that_is_gone_or_silent_does_not_keep_the_others_waiting(house: House, receiver: Receiver) -> None:
-    await add(house, receiver, "good")
+async def test_one_that_never_answers_keeps_nobody_waiting_but_itself(house: House, receiver: Receiver) -> None:
+    async with open_silence() as (silent, connected):
+        silence = Receiver()
+        silence.port = silent
+        await add(house, silence, "silent")
+        await add(house, receiver, "good")
+        deliverer = house.library.deliverer
+        async with speaking(deliverer), asyncio.timeout(8):  # less than the time that the silent one is given
+            for number in range(20):
+                await deliverer.accept(item(f"e-1:{number}"))
+            while len(receiver.got) < 20:
+                await receiver.more.wait()
+                receiver.more.clear()
+        assert 1 <= connected() <= EACH_AT_ONCE, "the silent one has a few messages at a time, and nobody else's place"
+    queues = await house.library.messages.queues()
+    silent_hook = await house.library.webhooks.find(SCOPE, "silent")
+    assert queues[silent_hook.id].count == 20
+
+
+async def test_what_is_not_taken_in_time_is_given_up_and_said_so(house: House) -> None:
     async with open_receiver() as gone:
-        await add(house, gone, "gone")
-    with pytest.raises(Unavailable, match="gone: Connect"):
-        await house.library.deliverer.deliver(item())
-    assert len(receiver.got) == 1
-    await house.library.webhooks.change(SCOPE, "gone", WebhookChange(enabled=False))
-    await house.library.deliverer.deliver(item())  # nobody wants it any more
+        await add(house, gone)
+    await tell(house, item("e-1:1"), item("e-1:2"), item("e-1:3"))
+    assert all(each.again and "Connect" in each.error for each in await log_of(house))
+    hook = await house.library.webhooks.find(SCOPE, "w")
+    assert (await house.library.messages.queues())[hook.id].count == 3
+    house.clock.time += GIVE_UP_S
+    await tell(house)
+    house.clock.time += 120.0
+    await tell(house)
+    newest = (await log_of(house))[0]
+    assert "given up" in newest.error and not newest.again
+    assert await house.library.messages.queues() == {}
+
+
+async def test_a_queue_has_a_bound_and_says_what_it_dropped(house: House) -> None:
+    async with open_receiver() as gone:
+        await add(house, gone)
+    house.clock.time += 1.0
+    for number in range(WAITING_MAX + 2):
+        house.clock.time += 0.001
+        await house.library.deliverer.accept(item(f"e-1:{number}"))
+    hook = await house.library.webhooks.find(SCOPE, "w")
+    assert (await house.library.messages.queues())[hook.id].count == WAITING_MAX
+    assert [each.id for each in await log_of(house)] == ["e-1:1", "e-1:0"]
+    assert all(each.error.startswith("given up:") for each in await log_of(house))
+    await house.library.webhooks.delete(SCOPE, "w")
+    assert await house.library.messages.queues() == {}
+
+
+async def test_one_that_is_disabled_is_told_nothing_of_what_waited(house: House) -> None:
+    async with open_receiver() as gone:
+        await add(house, gone)
+    await tell(house, item())
+    await house.library.webhooks.change(SCOPE, "w", WebhookChange(enabled=False))
+    house.clock.time += 60.0
+    await tell(house)
+    assert await house.library.messages.queues() == {} and len(await log_of(house)) == 1
+
+
+@asynccontextmanager
+async def open_silence() -> AsyncIterator[tuple[int, Callable[[], int]]]:
+    """A port that takes connections and never says a word, and how many there were."""
+    held: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], lambda: len(held)
+    finally:
+        for writer in held:
+            writer.close()
+        server.close()
 
 
 class Desk:
@@ -185,11 +282,9 @@ class Desk:
             self.over.set()
 
 
-async def test_the_performer_tries_until_it_is_taken_and_gives_up_what_is_no_message(
-    house: House, receiver: Receiver
-) -> None:
+async def test_the_outbox_is_done_when_it_waits_for_its_webhooks(house: House, receiver: Receiver) -> None:
     await add(house, receiver)
-    receiver.answers = [500, 503, 500]
+    receiver.answers = [500]
     broken = OutboxItem("broken", KIND, 1_000_000.0, b"\xc1")
     desk = Desk(item(), item("e-2:1", experiment="e-2", workspace="other"), broken)
     quick = PerformerSettings(retry_s=0.01, retry_max_s=0.02, look_s=0.05)
@@ -201,9 +296,13 @@ async def test_the_performer_tries_until_it_is_taken_and_gives_up_what_is_no_mes
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-    assert [got.headers["x-clutch-delivery"] for got in receiver.got] == ["e-1:1"] * 4
+    assert receiver.got == [], "nobody was spoken to while the outbox was worked off"
+    await tell(house)
+    house.clock.time += 1.0
+    await tell(house)
+    assert [got.headers["x-clutch-delivery"] for got in receiver.got] == ["e-1:1"] * 2
     with pytest.raises(BadRequest):
-        await house.library.deliverer.deliver(broken)
+        await house.library.deliverer.accept(broken)
 
 
 async def test_a_test_is_sent_though_it_is_disabled_and_is_not_tried_again(house: House, receiver: Receiver) -> None:
@@ -224,12 +323,11 @@ async def test_a_name_that_leads_to_a_metadata_server_is_refused_at_the_moment_o
         asked.append(host)
         return ["10.1.2.3", "169.254.169.254"]
 
-    deliverer = Deliverer(house.library.webhooks, house.clock, Sender(resolver))
+    deliverer = Deliverer(house.library.webhooks, house.library.messages, house.clock, Sender(resolver))
     new = NewWebhook(name="w", scope=SCOPE, url="http://metadata.internal/keys")
     await house.library.webhooks.create(new, WHO)
-    await deliverer.deliver(item())
-    hook = await house.library.webhooks.find(SCOPE, "w")
-    (logged,) = await house.library.webhooks.deliveries(hook.id, 0, 10)
+    await tell(house, item(), deliverer=deliverer)
+    (logged,) = await log_of(house)
     assert asked == ["metadata.internal"] and "no webhook may reach" in logged.error and not logged.again
     await deliverer.sender.close()
 
@@ -282,15 +380,14 @@ async def test_a_certificate_is_checked_against_the_name_though_we_connect_to_th
     async def resolver(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    deliverer = Deliverer(
-        house.library.webhooks, house.clock, Sender(resolver, ssl.create_default_context(cafile=str(pem)))
-    )
+    sender = Sender(resolver, ssl.create_default_context(cafile=str(pem)))
+    deliverer = Deliverer(house.library.webhooks, house.library.messages, house.clock, sender)
     async with secure_receiver(pem) as receiver:
         for name, host in (("right", "hooks.example"), ("wrong", "other.example")):
             new = NewWebhook(name=name, scope=SCOPE, url=f"https://{host}:{receiver.port}/x")
             await house.library.webhooks.create(new, WHO)
-        with pytest.raises(Unavailable, match="wrong: ConnectError"):
-            await deliverer.deliver(item())
+        await tell(house, item(), deliverer=deliverer)
+        assert "ConnectError" in (await log_of(house, "wrong"))[0].error
         (got,) = receiver.got
         assert got.headers["host"] == f"hooks.example:{receiver.port}"
     await deliverer.sender.close()

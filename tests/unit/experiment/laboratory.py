@@ -62,7 +62,7 @@ class Laboratory(Stage):
     def __init__(self, nodes: int = 2, slots: int = 4) -> None:
         self.table: dict[tuple[str, str], Any] = {}
         super().__init__({"experiment": ExperimentController()})
-        self.owed: list[w.StateChanged] = []
+        self.owed: list[w.ExperimentNews] = []
         for number in range(nodes):
             self.add_node(f"n{number}", slots)
 
@@ -100,7 +100,7 @@ class Laboratory(Stage):
     def _do(self, event: e.Event) -> list[Fact]:
         facts = self.do(event)
         self.owed += [
-            msgspec.msgpack.decode(f.payload, type=w.StateChanged) for f in facts if isinstance(f, EffectOwed)
+            msgspec.msgpack.decode(f.payload, type=w.ExperimentNews) for f in facts if isinstance(f, EffectOwed)
         ]
         return facts
 
@@ -178,7 +178,7 @@ class Laboratory(Stage):
         self.up(task)
         facts = self.exit(self.chief(task), Exit(code, **more))
         self.owed += [
-            msgspec.msgpack.decode(f.payload, type=w.StateChanged) for f in facts if isinstance(f, EffectOwed)
+            msgspec.msgpack.decode(f.payload, type=w.ExperimentNews) for f in facts if isinstance(f, EffectOwed)
         ]
         return facts
 

@@ -311,6 +311,8 @@ def test_output_rules_label_forbid_and_exclude(lab: Laboratory) -> None:
         lab.say(w.Matched(task, 1, "n0", rule, "a line"))
     assert lab.state.tasks[task].excluded == ("n0",) and lab.state.tasks[task].final
     assert lab.trial_row(1).labels == ",seen,ecc,oom,"
+    told = [(each.told, each.trial, each.state, each.detail) for each in lab.owed if each.event == "matched"]
+    assert told == [(f"matched:{rule}", 1, "active", "a line") for rule in ("seen", "ecc", "oom")]
     lab.ends(task, 1)
     assert lab.closed and lab.view.state == "failed" and lab.trial_row(1).restarts == 1
     finish(lab)
@@ -321,3 +323,32 @@ def test_metadata_is_laid_over(lab: Laboratory) -> None:
     lab.say(w.SetMetadata("e-1.1", {"a": 1, "b": {"c": 2}}))
     lab.say(w.SetMetadata("e-1.1", {"a": None, "d": [1]}))
     assert msgspec.json.decode(lab.trial_row(1).metadata) == {"b": {"c": 2}, "d": [1]}
+
+
+def test_a_lower_bound_lets_the_newest_save_themselves_and_wait_a_higher_one_lets_them_run(lab: Laboratory) -> None:
+    lab.open(make_spec(RandomSearch(max_trials=5, max_concurrent_trials=5)))
+    assert lab.held_slots() == 5
+    for number in range(1, 6):
+        lab.validate(number, 1, 1.0)
+    lab.say(w.EditExperiment(max_slots=2))
+    assert [lab.asked_to_leave(lab.task(number)) for number in range(1, 6)] == [False, False, True, True, True]
+    for number in (3, 4, 5):
+        lab.checkpoint(number, 1)
+        lab.leaves(lab.task(number))
+    assert [lab.trial(number).state for number in range(1, 6)] == ["running"] * 2 + ["queued"] * 3
+    assert lab.held_slots() == 2 and lab.steps(3)[-1] == "preempt"
+    lab.say(w.EditExperiment(max_slots=4))
+    assert lab.held_slots() == 4 and [lab.trial(3).state, lab.trial(4).state] == ["running"] * 2
+    lab.ends(lab.task(1))
+    assert lab.held_slots() == 4, "the last one takes the place"
+    lab.say(w.EditExperiment(max_slots=0))
+    lab.say(w.EditExperiment(max_slots=4))
+    assert not any(lab.asked_to_leave(lab.task(number)) for number in range(2, 6)), "four fit"
+    finish(lab)
+
+
+def test_trials_that_may_not_be_preempted_keep_their_slots(lab: Laboratory) -> None:
+    lab.open(make_spec(RandomSearch(max_trials=3, max_concurrent_trials=3), preemptible=False))
+    lab.say(w.EditExperiment(max_slots=1))
+    assert not any(lab.asked_to_leave(lab.task(number)) for number in (1, 2, 3)) and lab.held_slots() == 3
+    finish(lab)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clutch.sdk import webhooks
 from clutch.wire.errors import BadRequest, NotAuthenticated, NotFound, TooLarge
-from clutch.wire.experiment_words import StateChanged
+from clutch.wire.experiment_words import ExperimentNews
 from clutch.wire.library import (
     LATEST,
     SIGNATURE_HEADER,
@@ -24,7 +24,7 @@ from clutch.wire.library import (
     sign,
     split_version,
 )
-from clutch.workloads.experiment.library.delivering import escaped, slack_of
+from clutch.workloads.experiment.library.messages import escaped, slack_of
 from clutch.workloads.experiment.library.rules import (
     check_alias,
     check_json,
@@ -163,7 +163,7 @@ def test_a_genuine_message_of_another_format_is_said_to_be_one() -> None:
 
 @given(st.text(max_size=20))
 def test_nothing_in_a_name_is_markup_for_slack(name: str) -> None:
-    change = StateChanged(
+    change = ExperimentNews(
         experiment="e", name=name, workspace="w", project="", owner="", state="failed", detail=name, at=1.0
     )
     shown = slack_of(change)
@@ -172,5 +172,5 @@ def test_nothing_in_a_name_is_markup_for_slack(name: str) -> None:
 
 
 def test_the_message_has_the_fields_of_the_change() -> None:
-    told = set(StateChanged.__struct_fields__) - {"webhooks"}
+    told = set(ExperimentNews.__struct_fields__) - {"webhooks"}
     assert told <= set(WebhookMessage.__struct_fields__)

@@ -89,6 +89,9 @@ def tell(state: State, news: News, now: float, rng: Random) -> Facts:
                     yield from tasks.cancel(state, e.Cancel(cause=cause, task=task, reason=reason), now)
             case c.Pause(task) | c.Resume(task) | c.Kill(task) | c.SetPriority(task) | c.Exclude(task):
                 yield from _move(state, wish, cause, now)
+            case c.SetMaxSlots(task, max_slots, leave):
+                if task in state.tasks:
+                    yield from tasks.set_max_slots(state, task, max_slots, leave, now)
             case c.ForbidRestarts(task):
                 if task in state.tasks and not state.tasks[task].final:
                     yield f.RestartsForbidden(task)

@@ -124,6 +124,15 @@ def set_priority(state: State, event: e.SetPriority, now: float) -> Facts:
         yield f.PrioritySet(event.task, event.priority)
 
 
+def set_max_slots(state: State, task: TaskId, max_slots: int, leave: bool, now: float) -> Facts:
+    """Another bound for its group. Who leaves because of it waits in the queue again."""
+    known = state.tasks[task]
+    if max_slots != known.spec.max_slots:
+        yield f.MaxSlotsSet(task, max_slots)
+    if leave and known.state is TaskState.RUNNING:
+        yield from allocations.ask_leave(state, task, PreemptReason.PREEMPTED, now)
+
+
 def exclude_node(state: State, event: e.ExcludeNode, now: float) -> Facts:
     task = state.task(event.task)
     state.node(event.node)

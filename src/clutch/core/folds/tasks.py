@@ -100,6 +100,13 @@ def _priority_set(state: State, fact: f.PrioritySet, recorded: Recorded) -> None
     _amend(state, task)
 
 
+def _max_slots_set(state: State, fact: f.MaxSlotsSet, recorded: Recorded) -> None:
+    task = state.tasks[fact.task]
+    task = replace(task, spec=replace(task.spec, max_slots=fact.max_slots))
+    put_task(state, task)
+    _amend(state, task)
+
+
 def _node_excluded(state: State, fact: f.NodeExcluded, recorded: Recorded) -> None:
     task = state.tasks[fact.task]
     task = replace(task, excluded=(*task.excluded, fact.node))
@@ -141,6 +148,7 @@ HANDLERS: dict[type[f.Fact], Callable[[State, Any, Recorded], None]] = {
     f.TaskEnded: _task_ended,
     f.RoleResized: _role_resized,
     f.PrioritySet: _priority_set,
+    f.MaxSlotsSet: _max_slots_set,
     f.NodeExcluded: _node_excluded,
     f.NodeBarred: _node_barred,
     f.NodeBarLifted: _node_bar_lifted,

@@ -1,4 +1,4 @@
-"""Where the tables of access are kept: a SQLite file, or the journal's own PostgreSQL database.
+"""Where tables beside the journal are kept: a SQLite file, or the journal's own PostgreSQL database.
 
 Every question is a plain function over a SQLAlchemy ``Connection``, run in one transaction: ``read`` and ``write``
 carry it to the right thread (SQLite) or the right connection (PostgreSQL). So one text of each query serves both.
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import QueuePool
 
 from clutch.backends.journal.sqlite_file import speaking_of
-from clutch.master.access.tables import prepare
+from clutch.master.access.tables import prepare as prepare_access
 from clutch.wire.errors import BadRequest, ClutchError, Conflict
 
 T = TypeVar("T")
@@ -30,11 +30,27 @@ _READERS = 2
 _CONNECT_S = 10.0
 _COMMAND_S = 30.0
 _PREPARE_LOCK = 0x61636373
-FILE = "access.db"
+
+Prepare = Callable[[Connection, str], None]
+"""Creates the tables of a house or brings them to this release, in the caller's transaction; knows the address."""
+
+
+class Contents(NamedTuple):
+    """What is kept in a database."""
+
+    name: str
+    prepare: Prepare
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.db"
+
+
+ACCESS = Contents("access", prepare_access)
 
 
 class Database(Protocol):
-    """Transactions of access. A failed one changed nothing."""
+    """Transactions. A failed one changed nothing."""
 
     address: str
 
@@ -52,18 +68,19 @@ def _refuse_twins(error: IntegrityError, address: str) -> Conflict:
 class SqliteDatabase:
     """One file. One thread writes, a few read beside it (WAL); a commit returns when it is on the platter."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, contents: Contents) -> None:
         self.path = path
         self.address = str(path)
-        self._writing = ThreadPoolExecutor(1, "access-write")
-        self._reading = ThreadPoolExecutor(_READERS, "access-read")
+        self._contents = contents
+        self._writing = ThreadPoolExecutor(1, f"{contents.name}-write")
+        self._reading = ThreadPoolExecutor(_READERS, f"{contents.name}-read")
         self._writer = self._engine("BEGIN IMMEDIATE", 1)
         self._reader = self._engine("BEGIN", _READERS)
 
     @classmethod
-    async def open(cls, path: Path) -> SqliteDatabase:
+    async def open(cls, path: Path, contents: Contents = ACCESS) -> SqliteDatabase:
         """The file, created for its owner alone or brought to this release."""
-        found = cls(path)
+        found = cls(path, contents)
         try:
             await asyncio.get_running_loop().run_in_executor(found._writing, found._prepare)
         except BaseException:
@@ -96,7 +113,7 @@ class SqliteDatabase:
             finally:
                 raw.close()
             with self._writer.begin() as connection:
-                prepare(connection, self.address)
+                self._contents.prepare(connection, self.address)
 
     async def read(self, work: Work[T]) -> T:
         return await self._in(self._reading, self._reader, work)
@@ -128,7 +145,7 @@ class SqliteDatabase:
 class PostgresDatabase:
     """Tables beside the journal's, over a few connections of their own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, name: str) -> None:
         import asyncpg
         from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -136,7 +153,7 @@ class PostgresDatabase:
 
         async def connect() -> Any:
             settings = {
-                "application_name": "clutch access",
+                "application_name": f"clutch {name}",
                 "lock_timeout": "10s",
                 "idle_in_transaction_session_timeout": "3s",  # one that sleeps must not keep its locks
             }
@@ -148,12 +165,12 @@ class PostgresDatabase:
         )
 
     @classmethod
-    async def open(cls, url: str) -> PostgresDatabase:
-        found = cls(url)
+    async def open(cls, url: str, contents: Contents = ACCESS) -> PostgresDatabase:
+        found = cls(url, contents.name)
 
         def made(connection: Connection) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _PREPARE_LOCK})
-            prepare(connection, found.address)
+            contents.prepare(connection, found.address)
 
         try:
             await found.write(made)
@@ -196,14 +213,14 @@ class PostgresDatabase:
         await self._engine.dispose()
 
 
-async def open_database(folder: Path, url: str) -> Database:
-    """The database of access for a master: its file in the data folder, or the PostgreSQL it was told."""
+async def open_database(folder: Path, url: str, contents: Contents = ACCESS) -> Database:
+    """A master's database of these contents: their file in the data folder, or the PostgreSQL it was told."""
     if not url:
-        return await SqliteDatabase.open(folder / FILE)
+        return await SqliteDatabase.open(folder / contents.file, contents)
     if not url.startswith(("postgresql://", "postgres://")):
         raise BadRequest(
-            "access is kept in SQLite or PostgreSQL",
+            f"{contents.name} is kept in SQLite or PostgreSQL",
             object=url.partition(":")[0],
             next_step="Leave the database out, or give postgresql://USER:PASSWORD@HOST/DATABASE.",
         )
-    return await PostgresDatabase.open(url)
+    return await PostgresDatabase.open(url, contents)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from clutch.core import controller as c
-from clutch.wire.experiment_words import WEBHOOK, StateChanged
+from clutch.wire.experiment_words import RELEASE, WEBHOOK, ExperimentNews, Release, holder_of
 from clutch.wire.experiments import ExperimentState, TrialState
 from clutch.wire.ids import TaskId
 from clutch.workloads.experiment.controller import tasks
@@ -51,6 +53,10 @@ def _end(own: Own, now: float) -> Wishes:
     if not exp.cleanups:
         state, detail = outcome(exp)
         yield from move(own, state, now, detail)
+        source = exp.spec.search.source_checkpoint
+        if source:
+            release = Release(source, holder_of(exp.experiment))
+            yield c.Owe(f"{exp.experiment}:{exp.owed}:release", RELEASE, msgspec.msgpack.encode(release))
 
 
 def outcome(exp: Experiment) -> tuple[ExperimentState, str]:
@@ -78,7 +84,12 @@ def move(own: Own, state: ExperimentState, now: float, detail: str = "") -> Wish
     exp = own.exp
     owed = exp.owed + 1
     yield wish(n.Moved(state, now, detail, owed))
-    told = StateChanged(
+    yield c.Owe(f"{exp.experiment}:{owed}", WEBHOOK, news(exp, state, detail, now))
+
+
+def news(exp: Experiment, state: ExperimentState, detail: str, now: float, **more: Any) -> bytes:
+    """What webhooks are told."""
+    told = ExperimentNews(
         experiment=exp.experiment,
         name=exp.name,
         workspace=exp.spec.workspace,
@@ -88,8 +99,9 @@ def move(own: Own, state: ExperimentState, now: float, detail: str = "") -> Wish
         detail=detail,
         at=now,
         webhooks=exp.spec.webhooks,
+        **more,
     )
-    yield c.Owe(f"{exp.experiment}:{owed}", WEBHOOK, msgspec.msgpack.encode(told))
+    return msgspec.msgpack.encode(told)
 
 
 # -- files --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from clutch.wire.experiments import (
     trial_of,
 )
 from clutch.wire.ids import NodeId, TaskId
+from clutch.wire.library import MATCHED
+from clutch.workloads.experiment.controller.ending import news
 from clutch.workloads.experiment.controller.own import Own, Wishes, wish
 from clutch.workloads.experiment.controller.searching import complete, end_trial, feed, search_over
 from clutch.workloads.experiment.machine import notes as n
@@ -154,7 +156,10 @@ def matched(own: Own, said: w.Matched, now: float) -> Wishes:
     known = rule.name in trial.labels and (not node or node in trial.excluded) and (not final or trial.final)
     if known:
         return
-    yield wish(n.Labelled(trial.number, rule.name, node, final))
+    owed = exp.owed + 1
+    yield wish(n.Labelled(trial.number, rule.name, node, final, owed))
+    told = news(exp, exp.state, said.line, now, event=MATCHED, trial=trial.number, rule=rule.name)
+    yield c.Owe(f"{exp.experiment}:{owed}", w.WEBHOOK, told)
     if final:
         yield c.ForbidRestarts(TaskId(trial.task))
     if node:

@@ -99,6 +99,18 @@ def edit(own: Own, said: w.EditExperiment, now: float) -> Wishes:
         for number in exp.live:
             if not exp.spec.detached:
                 yield c.SetPriority(TaskId(exp.trials[number].task), said.priority)
+    if said.max_slots is not None and not exp.spec.detached:
+        yield from _bound(exp)
+
+
+def _bound(exp: Experiment) -> Wishes:
+    """Every trial hears of the bound. Of those that run, the newest beyond it save themselves and wait."""
+    slots = exp.spec.resources.slots
+    room = exp.max_slots // slots if exp.max_slots and slots else len(exp.live)
+    running = [number for number in exp.live if exp.trials[number].state is TrialState.RUNNING]
+    beyond = running[room:] if exp.spec.preemptible else []
+    for number in exp.live:
+        yield c.SetMaxSlots(TaskId(exp.trials[number].task), exp.max_slots, number in beyond)
 
 
 def _check_edit(exp: Experiment, said: w.EditExperiment) -> None:

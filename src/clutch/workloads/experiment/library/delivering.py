@@ -1,18 +1,20 @@
-"""Messages to webhooks: a change of an experiment's state goes, signed, to every webhook that wants it.
+"""Messages to webhooks: news of an experiment go, signed, to every webhook that wants them.
 
-The change is in the outbox since the transaction that decided it. Whatever takes the message, or refuses it for good,
-is written into the log; a try again goes only to the others. So a receiver sees a message once, or, when a master dies
-between its answer and the log, again with the same id.
+The news is in the outbox since the transaction that decided it. From there it goes into a queue of each webhook that
+wants it, and that is all the outbox waits for. Each queue is worked off by itself: a receiver that is slow or gone
+keeps nobody waiting but itself, and rests longer after each failure. What is not taken in time is given up, which its
+log says. So a receiver sees a message once, or, when a master dies between its answer and the log, again with the same
+id.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import secrets
 import ssl
 import time
-from typing import Any
 
 import httpx
 import msgspec
@@ -23,27 +25,35 @@ from clutch.master.loop import Clock
 from clutch.wire.access import CLUSTER
 from clutch.wire.errors import BadRequest, ClutchError, Unavailable
 from clutch.wire.events import Event, SettleEffect
-from clutch.wire.experiment_words import StateChanged
+from clutch.wire.experiment_words import ExperimentNews
+from clutch.wire.experiments import ExperimentState
 from clutch.wire.journal import OutboxItem
 from clutch.wire.library import (
     DELIVERY_HEADER,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
     Delivery,
-    WebhookFormat,
-    WebhookMessage,
     sign,
 )
 from clutch.wire.version import VERSION
 from clutch.workloads.experiment.library.addresses import Resolve, Target, allowed_addresses, parse_target, resolve
 from clutch.workloads.experiment.library.hooks import Hook, Webhooks
+from clutch.workloads.experiment.library.messages import body_of
+from clutch.workloads.experiment.library.waiting import WAITING_MAX, Messages, Waiting, settled, tried
 
 KIND = "webhook"
 """The kind of the items in the outbox."""
 TIMEOUT_S = 10.0
 GIVE_UP_S = 1800.0
+"""A message that has waited for so long is given up with its next failure."""
 ADDRESSES_TRIED = 3
-AT_ONCE = 16
+HOOKS_AT_ONCE = 32
+"""Webhooks that are spoken to side by side,"""
+EACH_AT_ONCE = 4
+"""and messages to one of them; to one that failed last, one."""
+REST_S, REST_MAX_S = 1.0, 60.0
+"""After a failure; each one in a row makes it twice as long."""
+LOOK_S = 5.0
 AGAIN = (408, 425, 429)
 """Besides everything from 500 on: the receiver may take it later."""
 WORDS_MAX = 300
@@ -126,76 +136,177 @@ def judge(status: int) -> Answer:
     return Answer(status=status, error=f"it answered {status}", again=status in AGAIN or status >= 500)
 
 
-class Deliverer:
-    """What the performer of the outbox calls for each change of state."""
+class _Rest(msgspec.Struct, frozen=True):
+    """A webhook that failed: how often in a row, and until when it is left alone. Soft."""
 
-    def __init__(self, hooks: Webhooks, clock: Clock, sender: Sender | None = None) -> None:
+    failures: int = 0
+    until: float = 0.0
+
+
+class Deliverer:
+    """``accept`` is what the performer of the outbox calls; ``run`` works the queues off while its master leads."""
+
+    def __init__(self, hooks: Webhooks, messages: Messages, clock: Clock, sender: Sender | None = None) -> None:
         self.hooks = hooks
+        self.messages = messages
         self.clock = clock
         self.sender = sender or Sender()
-        self._busy = asyncio.Semaphore(AT_ONCE)
+        self.idle = asyncio.Event()
+        """Nothing is due, and nobody is being spoken to."""
+        self._news = asyncio.Event()
+        self._busy: set[str] = set()
+        self._rests: dict[str, _Rest] = {}
         self._log = structlog.get_logger("webhooks")
 
-    def effect(self) -> Effect:
-        return Effect(perform=self.deliver, give_up=self.give_up, give_up_s=GIVE_UP_S, attempt_s=120.0)
+    # -- from the outbox to the queues ---------------------------------------------------------------------------
 
-    async def deliver(self, item: OutboxItem) -> Event:
-        """Tell everybody who wants to know and does not yet. ``Unavailable`` when somebody is to be told again."""
+    def effect(self) -> Effect:
+        return Effect(perform=self.accept, give_up=self.give_up, give_up_s=math.inf, attempt_s=30.0)
+
+    async def accept(self, item: OutboxItem) -> Event:
+        """Let the news wait for everybody who wants it and does not have it."""
         try:
-            change = msgspec.msgpack.decode(item.payload, type=StateChanged)
+            news = msgspec.msgpack.decode(item.payload, type=ExperimentNews)
         except msgspec.DecodeError as error:
-            raise BadRequest(f"it is no change of an experiment: {error}", object=f"outbox {item.token}") from None
-        settled = await self.hooks.settled(item.token)
-        found = await self.hooks.of_scopes((CLUSTER, f"workspace:{change.workspace}"))
-        due = [hook for hook in found if hook.id not in settled]
-        due = [hook for hook in due if hook.wants(change.name, change.state, change.webhooks)]
-        tried = await asyncio.gather(*(self._one(hook, change, item.token) for hook in due))
-        failed = [f"{hook.view.name}: {each.error}" for hook, each in zip(due, tried, strict=True) if each.again]
-        if failed:
-            raise Unavailable("; ".join(failed), object=f"webhooks of {change.experiment}")
+            raise BadRequest(f"it is no news of an experiment: {error}", object=f"outbox {item.token}") from None
+        done = await self.hooks.settled(item.token)
+        found = await self.hooks.of_scopes((CLUSTER, f"workspace:{news.workspace}"))
+        wanted = [hook.id for hook in found if hook.id not in done and hook.wants(news)]
+        if wanted:
+            for one in await self.messages.put(wanted, item.token, item.payload, self.clock.now()):
+                await self._note_given_up(one, f"given up: more than {WAITING_MAX} messages wait")
+            self.nudge()
         return SettleEffect(cause="webhook", token=item.token)
 
     def give_up(self, item: OutboxItem, error: ClutchError) -> Event:
-        self._log.warning("a message is given up", token=item.token, error=str(error))
+        """Only what no release of ours has written."""
+        self._log.warning("news that cannot be read is given up", token=item.token, error=str(error))
         return SettleEffect(cause=f"webhook:given up: {error.cause[:WORDS_MAX]}", token=item.token)
+
+    # -- the queues ----------------------------------------------------------------------------------------------
+
+    def nudge(self) -> None:
+        """Look at the queues now."""
+        self.idle.clear()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Work the queues off, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._news.clear()
+                try:
+                    wait_s = await self._look(group)
+                except ClutchError as error:
+                    self._log.warning("the queues of webhooks cannot be read now", error=str(error))
+                    wait_s = LOOK_S
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._news.wait()
+                except TimeoutError:
+                    pass
+
+    async def _look(self, group: asyncio.TaskGroup) -> float:
+        """Begin with every webhook that something is due for, and say for how long to wait for the rest."""
+        queues = await self.messages.queues()
+        self._rests = {hook: rest for hook, rest in self._rests.items() if hook in queues}
+        now, wait_s = self.clock.now(), LOOK_S
+        for hook, queued in queues.items():
+            due_at = max(queued.next_at, self._rests.get(hook, _Rest()).until)
+            if hook in self._busy:
+                continue
+            if due_at > now:
+                wait_s = min(wait_s, due_at - now)
+            elif len(self._busy) < HOOKS_AT_ONCE:  # else whoever is done first makes room
+                self._busy.add(hook)
+                group.create_task(self._speak(hook))
+        if not self._busy:
+            self.idle.set()
+        return wait_s
+
+    async def _speak(self, hook: str) -> None:
+        try:
+            while await self._some(hook):
+                pass
+        except ClutchError as error:
+            self._log.warning("a webhook's queue cannot be worked off now", webhook=hook, error=str(error))
+            self._failed(hook)
+        finally:
+            self._busy.discard(hook)
+            self._news.set()
+
+    async def _some(self, id: str) -> bool:
+        """Say what is due to one webhook, a few messages at a time; whether to go on."""
+        hook = await self.hooks.get(id)
+        if hook is None or not hook.view.enabled:
+            await self.messages.expire(id, math.inf)
+            return False
+        limit = 1 if id in self._rests else EACH_AT_ONCE
+        due = await self.messages.due(id, self.clock.now(), limit)
+        went = await asyncio.gather(*(self._try(hook, one) for one in due))
+        if all(went):
+            self._rests.pop(id, None)
+            return bool(due)
+        self._failed(id)
+        await self._expire(hook, due[-1])
+        return False
+
+    def _failed(self, hook: str) -> None:
+        failures = self._rests.get(hook, _Rest()).failures + 1
+        self._rests[hook] = _Rest(failures, self.clock.now() + rest_s(failures))
+
+    async def _try(self, hook: Hook, one: Waiting) -> bool:
+        """Whether its receiver answered as it should, or at least for good."""
+        news = msgspec.msgpack.decode(one.payload, type=ExperimentNews)
+        began = time.monotonic()
+        answer = await self._post(hook, news, one.token, test=False)
+        now, error, again = self.clock.now(), answer.error, answer.again
+        if again and now - one.at >= GIVE_UP_S:
+            error, again = f"given up after {one.tries + 1} tries: {error}", False
+        delivery = _delivery(news, one.token, answer, time.monotonic() - began, now)
+        delivery = msgspec.structs.replace(delivery, error=error[:WORDS_MAX], again=again)
+        await self.hooks.note(hook.id, delivery, tried(one, now + rest_s(one.tries + 1)) if again else settled(one))
+        return not answer.again
+
+    async def _expire(self, hook: Hook, last: Waiting) -> None:
+        """What has waited too long is given up with the failure that was one too many, and not tried one by one."""
+        count = await self.messages.expire(hook.id, self.clock.now() - GIVE_UP_S)
+        if count:
+            words = f"given up: {count} messages that have waited for more than {GIVE_UP_S / 60:g} minutes"
+            await self._note_given_up(last, words)
+
+    async def _note_given_up(self, one: Waiting, words: str) -> None:
+        news = msgspec.msgpack.decode(one.payload, type=ExperimentNews)
+        self._log.warning("messages to a webhook are given up", webhook=one.webhook, token=one.token, why=words)
+        await self.hooks.note(one.webhook, _delivery(news, one.token, Answer(error=words), 0.0, self.clock.now()))
+
+    # -- one message ---------------------------------------------------------------------------------------------
 
     async def test(self, hook: Hook, by: str) -> Delivery:
         """Send a sample, whether the webhook is enabled or not; how it went."""
-        change = StateChanged(
+        state = next((word for word in hook.view.triggers if word in tuple(ExperimentState)), "active")
+        news = ExperimentNews(
             experiment="e-sample",
             name="sample",
             workspace=hook.view.scope.removeprefix("workspace:"),
             project="",
             owner=by,
-            state=hook.view.triggers[0],
+            state=state,
             detail="A test of this webhook.",
             at=self.clock.now(),
         )
-        return await self._one(hook, change, f"test-{secrets.token_hex(8)}", test=True)
-
-    async def _one(self, hook: Hook, change: StateChanged, token: str, *, test: bool = False) -> Delivery:
+        token = f"test-{secrets.token_hex(8)}"
         began = time.monotonic()
-        async with self._busy:
-            answer = await self._post(hook, change, token, test=test)
-        delivery = Delivery(
-            number=0,
-            id=token,
-            experiment=change.experiment,
-            state=change.state,
-            status=answer.status,
-            error=answer.error[:WORDS_MAX],
-            again=answer.again and not test,
-            took_s=time.monotonic() - began,
-            at=self.clock.now(),
-        )
-        return await self.hooks.note(hook.id, delivery)
+        answer = await self._post(hook, news, token, test=True)
+        delivery = _delivery(news, token, answer, time.monotonic() - began, self.clock.now())
+        return await self.hooks.note(hook.id, msgspec.structs.replace(delivery, again=False))
 
-    async def _post(self, hook: Hook, change: StateChanged, token: str, *, test: bool) -> Answer:
+    async def _post(self, hook: Hook, news: ExperimentNews, token: str, *, test: bool) -> Answer:
         try:
             opened = hook.opened(self.hooks.keys)
         except ClutchError as error:
             return Answer(error=str(error))
-        body = body_of(hook, change, token, test=test)
+        body = body_of(hook.view, news, token, test=test)
         timestamp = str(int(self.clock.now()))
         headers = {
             "Content-Type": "application/json",
@@ -207,33 +318,20 @@ class Deliverer:
         return await self.sender.post(opened.url, headers, body)
 
 
-# -- what is said -------------------------------------------------------------------------------------------------
+def rest_s(failures: int) -> float:
+    """For how long to wait after so many failures in a row."""
+    return min(REST_MAX_S, REST_S * 2.0 ** min(failures - 1, 30))
 
 
-def body_of(hook: Hook, change: StateChanged, token: str, *, test: bool = False) -> bytes:
-    if hook.view.format is WebhookFormat.SLACK:
-        return msgspec.json.encode(slack_of(change, test=test))
-    fields = {name: getattr(change, name) for name in StateChanged.__struct_fields__ if name != "webhooks"}
-    return msgspec.json.encode(WebhookMessage(id=token, webhook=hook.view.name, test=test, **fields))
-
-
-_COLOURS = {"completed": "#2eb67d", "failed": "#e01e5a", "cancelled": "#ecb22e", "paused": "#36c5f0"}
-
-
-def slack_of(change: StateChanged, *, test: bool = False) -> dict[str, Any]:
-    """What Slack shows: a line for the notification, and the facts beneath it."""
-    name = escaped(change.name or change.experiment)
-    line = f"{'Test: ' if test else ''}Experiment {name} ({escaped(change.experiment)}) is {escaped(change.state)}"
-    facts = [("Workspace", change.workspace), ("Project", change.project), ("Owner", change.owner)]
-    fields = [{"type": "mrkdwn", "text": f"*{title}*\n{escaped(value)}"} for title, value in facts if value]
-    blocks: list[dict[str, Any]] = [{"type": "section", "text": {"type": "mrkdwn", "text": line}}]
-    if fields:
-        blocks[0]["fields"] = fields
-    if change.detail:
-        blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": escaped(change.detail)[:2000]}]})
-    return {"text": line, "attachments": [{"color": _COLOURS.get(change.state, "#888888"), "blocks": blocks}]}
-
-
-def escaped(text: str) -> str:
-    """A text in which Slack finds no markup of its own."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _delivery(news: ExperimentNews, token: str, answer: Answer, took_s: float, at: float) -> Delivery:
+    return Delivery(
+        number=0,
+        id=token,
+        experiment=news.experiment,
+        state=news.told,
+        status=answer.status,
+        error=answer.error[:WORDS_MAX],
+        again=answer.again,
+        took_s=took_s,
+        at=at,
+    )

@@ -11,19 +11,20 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, UpdateBase, and_, delete, insert, or_, select, update
 
 from clutch.master.access.database import Database
 from clutch.master.access.keys import MasterKeys
 from clutch.master.access.rules import check_text
 from clutch.master.access.sql import is_row, put_new
 from clutch.wire.errors import BadRequest, Conflict, NotFound
+from clutch.wire.experiment_words import ExperimentNews
 from clutch.wire.experiments import ExperimentState
-from clutch.wire.library import Delivery, NewWebhook, WebhookChange, WebhookFormat, WebhookView
+from clutch.wire.library import MATCHED, Delivery, NewWebhook, WebhookChange, WebhookFormat, WebhookView
 from clutch.workloads.experiment.library.addresses import parse_target
 from clutch.workloads.experiment.library.models import Who
 from clutch.workloads.experiment.library.rules import joined, parted, prefix_end, the_one
-from clutch.workloads.experiment.library.tables import deliveries, webhooks
+from clutch.workloads.experiment.library.tables import deliveries, messages, webhooks
 
 SECRET_MAX = 1000
 PATTERNS_MAX = 100
@@ -48,14 +49,15 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         plain = keys.open(self.key_id, self.sealed, _place(self.view.scope, self.id))
         return msgspec.msgpack.decode(plain, type=Sealed)
 
-    def wants(self, name: str, state: str, asked: tuple[str, ...]) -> bool:
-        """Whether an experiment of this name, which asks for these webhooks, in this state, is for it."""
-        if not self.view.enabled or state not in self.view.triggers:
+    def wants(self, news: ExperimentNews) -> bool:
+        """Whether this is for it: what it is about, and the experiment's name, or that the experiment asks for it."""
+        heard = (news.told, MATCHED) if news.event == MATCHED else (news.told,)
+        if not self.view.enabled or not any(word in self.view.triggers for word in heard):
             return False
-        if self.view.name in asked:
+        if self.view.name in news.webhooks:
             return True
         patterns = self.view.experiments
-        return not self.view.on_request and (not patterns or any(fnmatchcase(name, each) for each in patterns))
+        return not self.view.on_request and (not patterns or any(fnmatchcase(news.name, each) for each in patterns))
 
 
 def _place(scope: str, id: str) -> str:
@@ -125,6 +127,11 @@ class Webhooks:
 
         return await self._database.read(work)
 
+    async def get(self, id: str) -> Hook | None:
+        question = select(webhooks).where(webhooks.c.id == id)
+        row = await self._database.read(lambda connection: connection.execute(question).first())
+        return None if row is None else _hook(row)
+
     async def page(self, scopes: tuple[str, ...] | None, after: str, limit: int) -> list[Hook]:
         """Of these scopes, or of all for None; the cursor is ``scope/name``."""
         place, _, name = after.partition("/")
@@ -173,6 +180,7 @@ class Webhooks:
             if id is None:
                 raise no_webhook(scope, name)
             connection.execute(delete(deliveries).where(deliveries.c.webhook == id))
+            connection.execute(delete(messages).where(messages.c.webhook == id))
 
         await self._database.write(work)
 
@@ -199,10 +207,12 @@ class Webhooks:
 
     # -- the log --------------------------------------------------------------------------------------------------
 
-    async def note(self, hook: str, delivery: Delivery) -> Delivery:
-        """Write a try down, and forget the oldest ones."""
+    async def note(self, hook: str, delivery: Delivery, *changes: UpdateBase) -> Delivery:
+        """Write a try down, with what it changes in the same moment, and forget the oldest ones."""
 
         def work(connection: Connection) -> Delivery:
+            for change in changes:
+                connection.execute(change)
             done = connection.execute(
                 insert(deliveries)
                 .values(
@@ -266,7 +276,7 @@ def _hook(row: Row[Any]) -> Hook:
         name=row.name,
         url=row.origin,
         format=WebhookFormat(row.format),
-        triggers=tuple(ExperimentState(word) for word in parted(row.triggers)),
+        triggers=parted(row.triggers),
         experiments=parted(row.experiments),
         on_request=bool(row.on_request),
         enabled=bool(row.enabled),
@@ -286,12 +296,20 @@ def _check_secret(secret: str) -> str:
     return secret
 
 
-def _check_triggers(triggers: tuple[ExperimentState, ...]) -> tuple[ExperimentState, ...]:
+def _check_triggers(triggers: tuple[str, ...]) -> tuple[str, ...]:
+    known = (*(str(state) for state in ExperimentState), MATCHED)
+    step = f"Name some of {', '.join(known)}, or {MATCHED}:RULE for one output rule."
     if not triggers:
         raise BadRequest(
-            "there is none, so it would never be called", object="triggers", path="triggers",
-            next_step=f"Name some of {', '.join(ExperimentState)}.",
-        )  # fmt: skip
+            "there is none, so it would never be called", object="triggers", path="triggers", next_step=step
+        )
+    for trigger in triggers:
+        check_text(trigger, "triggers", 200)
+        is_rule = trigger.startswith(f"{MATCHED}:") and trigger.isprintable() and "," not in trigger
+        if trigger not in known and not (is_rule and trigger != f"{MATCHED}:"):
+            raise BadRequest(
+                f"{trigger!r} is nothing that webhooks are told of", object="triggers", path="triggers", next_step=step
+            )
     return tuple(dict.fromkeys(triggers))
 
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
-from clutch.master.access.database import Database
+from clutch.master.access.database import Contents, Database, open_database
 from clutch.master.access.keys import MasterKeys
 from clutch.master.effects import Effect
 from clutch.master.loop import Clock
 from clutch.master.settings import MasterSettings
 from clutch.wire.errors import ClutchError
-from clutch.workloads.experiment.library.database import open_database
+from clutch.wire.events import Event, SettleEffect
+from clutch.wire.experiment_words import RELEASE, Release
+from clutch.wire.journal import OutboxItem
 from clutch.workloads.experiment.library.delivering import KIND, Deliverer, Sender
 from clutch.workloads.experiment.library.hooks import Webhooks
 from clutch.workloads.experiment.library.models import Models
 from clutch.workloads.experiment.library.pinning import Holds, Pins
+from clutch.workloads.experiment.library.tables import prepare
 from clutch.workloads.experiment.library.templates import Check, Templates
+from clutch.workloads.experiment.library.waiting import Messages
 
+T = TypeVar("T")
 SETTLE_S = 30.0
+CONTENTS = Contents("library", prepare)
 
 
 class Library:
@@ -36,7 +43,8 @@ class Library:
         self.models = Models(database, self.holds)
         self.templates = Templates(database, check)
         self.webhooks = Webhooks(database, keys)
-        self.deliverer = Deliverer(self.webhooks, clock, sender)
+        self.messages = Messages(database)
+        self.deliverer = Deliverer(self.webhooks, self.messages, clock, sender)
         self._log = structlog.get_logger("library")
 
     def serve(self, experiments: Pins) -> None:
@@ -47,13 +55,27 @@ class Library:
         """What a configuration of this workspace is laid over, the nearest first."""
         return await self.templates.layers(workspace, template)
 
+    async def holding(self, checkpoint: str, holder: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Do what needs the checkpoint held, with it held, until it is released."""
+        return await self.holds.holding(checkpoint, holder, do)
+
     def effects(self) -> Mapping[str, Effect]:
         """How items of the outbox that are the library's are performed."""
-        return {KIND: self.deliverer.effect()}
+        return {KIND: self.deliverer.effect(), RELEASE: Effect(perform=self._release)}
+
+    async def _release(self, item: OutboxItem) -> Event:
+        said = msgspec.msgpack.decode(item.payload, type=Release)
+        await self.holds.release(said.checkpoint, said.by)
+        return SettleEffect(cause="release", token=item.token)
 
     async def lead(self) -> None:
-        """What only the leading master does, until it is cancelled: let go of checkpoints that were not let go yet,
-        and seal with the newest key."""
+        """What only the leading master does, until it is cancelled: tell webhooks what waits for them, let go of
+        checkpoints that were not let go yet, and seal with the newest key."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.deliverer.run())
+            group.create_task(self._tidy())
+
+    async def _tidy(self) -> None:
         while True:
             try:
                 await self.holds.settle()
@@ -71,4 +93,5 @@ async def open_library(
     settings: MasterSettings, clock: Clock, keys: MasterKeys, check: Check, *, sender: Sender | None = None
 ) -> Library:
     """The library of a master. ``keys`` are its access's (``access.keys``); ``check`` looks at configurations."""
-    return Library(await open_database(settings.data, settings.db), clock, keys, check, sender)
+    database = await open_database(settings.data, settings.db, CONTENTS)
+    return Library(database, clock, keys, check, sender)

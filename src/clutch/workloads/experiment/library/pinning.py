@@ -8,7 +8,9 @@ is gone, whatever dies in between.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 import structlog
 from sqlalchemy import Connection, delete, select, update
@@ -20,6 +22,7 @@ from clutch.wire.experiment_views import CheckpointRow
 from clutch.wire.experiments import CheckpointState
 from clutch.workloads.experiment.library.tables import pins, versions
 
+T = TypeVar("T")
 PIN_S = 30.0
 AT_ONCE = 1000
 
@@ -32,6 +35,10 @@ class Pins(Protocol):
         ...
 
     async def checkpoint(self, checkpoint: str) -> CheckpointRow | None: ...
+
+    async def needs(self, checkpoint: str, holder: str) -> bool:
+        """Whether the holder is an experiment that is not over and begins from this checkpoint."""
+        ...
 
 
 def holder_of(workspace: str, model: str, number: int) -> str:
@@ -79,16 +86,35 @@ class Holds:
         except TimeoutError:
             raise TimedOut(f"no answer within {PIN_S:g} s", object=f"checkpoint {checkpoint}") from None
 
+    async def holding(self, checkpoint: str, holder: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Do what needs the checkpoint held, with it held. Where that fails or is cut short, ``settle`` lets it go."""
+        async with self.lock:
+            await self._database.write(lambda connection: intend(connection, checkpoint, holder, hold=True))
+            await self.hold(checkpoint, holder)
+            found = await do()
+            await self._database.write(lambda connection: is_said(connection, checkpoint, holder))
+            return found
+
+    async def release(self, checkpoint: str, holder: str) -> None:
+        """Let go, unless it is wanted again meanwhile."""
+        async with self.lock:
+            if await self.experiments.needs(checkpoint, holder):
+                return
+            with contextlib.suppress(NotFound):  # it has gone, and its holders with it
+                await self._say(checkpoint, holder, hold=False)
+
     async def settle(self) -> int:
         """Let go of what nobody wants held any more; how much of that is still to be said.
 
-        A hold that is still intended while nobody is at work belongs to a registration that was cut short.
+        A hold that is still intended while nobody is at work belongs to somebody who was cut short: to a registration,
+        which never came to be, or to an experiment, which may have.
         """
         async with self.lock:
             found = await self._database.write(_abandon)
             for holder, checkpoint in found:
                 try:
-                    await self._say(checkpoint, holder, hold=False)
+                    if not await self.experiments.needs(checkpoint, holder):
+                        await self._say(checkpoint, holder, hold=False)
                 except NotFound:
                     pass  # it has gone, and its holders with it
                 except ClutchError as error:

@@ -28,9 +28,7 @@ from sqlalchemy import (
 
 from clutch.wire.errors import BadRequest, TooNew
 
-VERSION = 1
-STEPS: dict[int, Callable[[Connection], None]] = {}
-"""version -> what brings a database of that version to the next one."""
+VERSION = 2
 
 metadata = MetaData()
 _text = Text().with_variant(Text(collation="C"), "postgresql")
@@ -166,6 +164,22 @@ deliveries = Table(
     Index("library_deliveries_by_webhook", "webhook", "number"),
     Index("library_deliveries_by_token", "token"),
 )
+
+messages = Table(
+    "library_messages",
+    metadata,
+    _name("webhook", key=True),  # its id
+    _name("token", key=True),
+    Column("payload", LargeBinary, nullable=False),
+    Column("tries", BigInteger, nullable=False),
+    _moment("next_at"),
+    _moment("at"),  # when it came here
+    Index("library_messages_by_next", "webhook", "next_at"),
+)
+"""What waits to be said to each webhook. A message goes when it was taken, refused for good, or given up."""
+
+STEPS: dict[int, Callable[[Connection], None]] = {1: messages.create}
+"""version -> what brings a database of that version to the next one."""
 
 
 def prepare(connection: Connection, address: str) -> None:

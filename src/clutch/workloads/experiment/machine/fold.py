@@ -269,6 +269,7 @@ def _labelled(exp: Experiment, trial: Trial, fact: n.Labelled) -> None:
     if fact.node and fact.node not in trial.excluded:
         trial.excluded.append(fact.node)
     trial.final = trial.final or fact.final
+    exp.owed = max(exp.owed, fact.owed)
 
 
 def _metadata_set(exp: Experiment, trial: Trial, fact: n.MetadataSet) -> None:

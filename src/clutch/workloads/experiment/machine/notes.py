@@ -273,6 +273,8 @@ class Labelled(msgspec.Struct, frozen=True, tag="labelled"):
     node: str = ""
     final: bool = False
     """Its next failure is its last."""
+    owed: int = 0
+    """As in ``Moved``."""
 
 
 class ExitTold(msgspec.Struct, frozen=True, tag="exit_told"):

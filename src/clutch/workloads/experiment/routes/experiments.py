@@ -299,7 +299,7 @@ async def continue_experiment(
 ) -> None:
     """Give an ended experiment more work: its trials go on from their last checkpoints, under the same numbers."""
     view = await find_experiment(experiments.services, caller, experiment)
-    await experiments.tell(view.key, data, by(caller))
+    await experiments.go_on(view, data, by(caller))
 
 
 ROUTES: list[Any] = [

@@ -23,6 +23,7 @@ from clutch.wire.library import Delivery, MadeWebhook, NewWebhook, WebhookChange
 from clutch.workloads.experiment.library.hooks import Hook
 from clutch.workloads.experiment.library.models import Who
 from clutch.workloads.experiment.library.opening import Library
+from clutch.workloads.experiment.library.waiting import Queued
 from clutch.workloads.experiment.routes.models import before_of
 
 WEBHOOKS = f"{API}/webhooks"
@@ -40,15 +41,26 @@ def _may(caller: Caller, scope: str, name: str, *, change: bool) -> None:
         caller.require(workspace, f"webhook {scope}/{name}", Role.EDITOR if change else Role.VIEWER)
 
 
-def _seen(library: Library, caller: Caller, hook: Hook) -> WebhookView:
+async def _seen(library: Library, caller: Caller, *hooks: Hook) -> list[WebhookView]:
+    """These webhooks as the caller may see them, with what waits for each."""
+    queues = await library.messages.queues()
+    found: list[WebhookView] = []
+    for hook in hooks:
+        queued = queues.get(hook.id, Queued())
+        waits = {"waiting": queued.count, "next_at": queued.next_at, "tries": queued.tries}
+        found.append(msgspec.structs.replace(hook.view, url=_url(library, caller, hook), **waits))
+    return found
+
+
+def _url(library: Library, caller: Caller, hook: Hook) -> str:
     workspace = workspace_of(hook.view.scope)
     held = caller.cluster_role() if workspace is None else caller.role_in(workspace)
     if held is None or RANKS[held] < RANKS[Role.ADMIN if workspace is None else Role.EDITOR]:
-        return hook.view
+        return hook.view.url
     try:
-        return msgspec.structs.replace(hook.view, url=hook.opened(library.webhooks.keys).url)
+        return hook.opened(library.webhooks.keys).url
     except ClutchError:  # sealed with a key we do not have: it can still be seen, changed and deleted
-        return hook.view
+        return hook.view.url
 
 
 @get(WEBHOOKS, operation_id="list_webhooks", tags=["webhooks"], opt={"needs": Needs.VIEWER})
@@ -62,7 +74,7 @@ async def list_webhooks(
         _may(caller, over, "any", change=False)
         scopes = (over,)
     found = await library.webhooks.page(scopes, check_cursor(after), limit + 1)
-    return paged([_seen(library, caller, hook) for hook in found], limit, lambda view: f"{view.scope}/{view.name}")
+    return paged(await _seen(library, caller, *found), limit, lambda view: f"{view.scope}/{view.name}")
 
 
 @post(WEBHOOKS, operation_id="create_webhook", tags=["webhooks"], opt={"needs": Needs.EDITOR})
@@ -73,21 +85,25 @@ async def create_webhook(services: Services, library: Library, caller: Caller, d
     if workspace is not None:
         await services.access.store.check_place(workspace)
     hook, secret = await library.webhooks.create(data, Who(caller.name, services.clock.now()))
-    return MadeWebhook(secret=secret, view=_seen(library, caller, hook))
+    (view,) = await _seen(library, caller, hook)
+    return MadeWebhook(secret=secret, view=view)
 
 
 @get(ONE, operation_id="get_webhook", tags=["webhooks"], opt={"needs": Needs.VIEWER})
 async def get_webhook(library: Library, caller: Caller, over: str, name: str) -> WebhookView:
     """A webhook, by its name or a beginning that only it has."""
     _may(caller, over, name, change=False)
-    return _seen(library, caller, await library.webhooks.find(over, name))
+    (view,) = await _seen(library, caller, await library.webhooks.find(over, name))
+    return view
 
 
 @patch(ONE, operation_id="change_webhook", tags=["webhooks"], opt={"needs": Needs.EDITOR})
 async def change_webhook(library: Library, caller: Caller, over: str, name: str, data: WebhookChange) -> WebhookView:
     """Enable or disable a webhook, or change where, when and how it is called."""
     _may(caller, over, name, change=True)
-    return _seen(library, caller, await library.webhooks.change(over, name, data))
+    (view,) = await _seen(library, caller, await library.webhooks.change(over, name, data))
+    library.deliverer.nudge()
+    return view
 
 
 @delete(ONE, operation_id="delete_webhook", tags=["webhooks"], opt={"needs": Needs.EDITOR})

@@ -7,8 +7,8 @@ lane, speaks for detached runs, and has something to do while its master leads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -16,36 +16,45 @@ from clutch.core.recorded import Recorded
 from clutch.master.services import Services
 from clutch.wire.errors import ClutchError, Conflict, IllegalMove, NotFound
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView
-from clutch.wire.experiment_words import EditExperiment, PinCheckpoints, Said
+from clutch.wire.experiment_words import ContinueExperiment, EditExperiment, PinCheckpoints, Said, holder_of
+from clutch.wire.experiments import KIND, CheckpointState
 from clutch.wire.facts import ControllerClosed
 from clutch.wire.ids import TaskId
 from clutch.workloads.experiment.service.continuations import Continuations
 from clutch.workloads.experiment.service.detached import Detached
 from clutch.workloads.experiment.service.feeding import Feeder
 from clutch.workloads.experiment.service.forgetting import Forgetting
+from clutch.workloads.experiment.service.looking import own_of
+from clutch.workloads.experiment.service.own import exp_in
 from clutch.workloads.experiment.service.rules import OutputRules
 from clutch.workloads.experiment.service.submitting import Submitting
 from clutch.workloads.experiment.service.telling import Teller
 from clutch.workloads.experiment.service.trial_words import TrialWords
 
+T = TypeVar("T")
 AGAIN_S = 1.0
 
 log = structlog.get_logger("clutch.experiments")
 
 
-class Layers(Protocol):
-    """Where stored configurations are."""
+class Kept(Protocol):
+    """What the library keeps for experiments."""
 
     async def layers(self, workspace: str, template: str = "") -> list[dict[str, Any]]:
         """What a configuration of this workspace is laid over, the nearest first."""
+        ...
+
+    async def holding(self, checkpoint: str, holder: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Do what needs the checkpoint held, with it held, until it is released."""
         ...
 
 
 class ExperimentService:
     """Experiments of one master. ``lead`` runs while it leads."""
 
-    def __init__(self, services: Services, layers: Layers | None = None) -> None:
+    def __init__(self, services: Services, kept: Kept | None = None) -> None:
         self.services = services
+        self._kept = kept
         self.teller = Teller(services.loop, services.journal)
         self.feeder = Feeder(services, self.teller)
         self.rules = OutputRules(services, self.teller)
@@ -53,7 +62,7 @@ class ExperimentService:
         self.detached = Detached(services, self.teller)
         self.forgetting = Forgetting(services, self.teller)
         self.continuations = Continuations(services)
-        self.submitting = Submitting(services, layers)
+        self.submitting = Submitting(services, kept)
 
     def heard(self, recorded: Sequence[Recorded]) -> None:
         """The loop has made these facts durable."""
@@ -118,11 +127,29 @@ class ExperimentService:
                 )
         await self.tell(view.key, edit, cause)
 
+    async def go_on(self, view: ExperimentView, more: ContinueExperiment, cause: str) -> None:
+        """More work for one that is over. What its trials began from is held again, if it is still there."""
+        source = (await own_of(self.services, view.key)).spec.search.source_checkpoint
+        row = await self.checkpoint(source) if source else None
+        if self._kept is None or row is None or row.state != CheckpointState.COMMITTED:
+            await self.tell(view.key, more, cause)
+        else:
+            await self._kept.holding(source, holder_of(view.key), lambda: self.tell(view.key, more, cause))
+
     # -- what others need of checkpoints -------------------------------------------------------------------------
 
     async def checkpoint(self, checkpoint: str) -> CheckpointRow | None:
         found = await self.services.journal.view(CheckpointRow.table, checkpoint)
         return found if isinstance(found, CheckpointRow) else None
+
+    async def needs(self, checkpoint: str, holder: str) -> bool:
+        """Whether the holder is an experiment that is not over and begins from this checkpoint."""
+        experiment = holder.removeprefix(holder_of(""))
+        workload = (await self.services.loop.settled()).workloads.get(experiment)
+        if holder != holder_of(experiment) or workload is None or workload.kind != KIND:
+            return False
+        exp = exp_in(workload.own)
+        return not exp.ended and exp.spec.search.source_checkpoint == checkpoint
 
     async def pin(self, checkpoints: tuple[str, ...], by: str, hold: bool) -> None:
         """``by`` holds these checkpoints from now on, or no longer does. Saying it twice is saying it once.
@@ -139,9 +166,9 @@ class ExperimentService:
             await self.tell(experiment, PinCheckpoints(tuple(mine), by, hold), f"pin:{by}")
 
 
-def open_experiments(services: Services, layers: Layers | None = None) -> ExperimentService:
+def open_experiments(services: Services, kept: Kept | None = None) -> ExperimentService:
     """The experiments of a master, tied to its lanes, its push service and its loop."""
-    found = ExperimentService(services, layers)
+    found = ExperimentService(services, kept)
     services.push.after_metrics.append(found.feeder.after_metrics)
     services.push.guest = found.detached.guest
     services.push.checkpoints.decide_guest = found.detached.saved

@@ -23,6 +23,7 @@ from clutch.wire.errors import BadRequest, Conflict, NotFound
 from clutch.wire.experiment_api import BeginDetached, ExperimentSubmitted, SearchPreview, SubmitExperiment
 from clutch.wire.experiment_open import new_experiment
 from clutch.wire.experiment_views import ExperimentView
+from clutch.wire.experiment_words import holder_of
 from clutch.wire.experiments import KIND, ExperimentSpec
 from clutch.wire.ids import PoolName
 from clutch.wire.views import TaskView
@@ -33,7 +34,7 @@ from clutch.workloads.experiment.service.warm_starts import begun_from
 
 if TYPE_CHECKING:
     from clutch.workloads.experiment.config import Accepted
-    from clutch.workloads.experiment.service.service import Layers
+    from clutch.workloads.experiment.service.service import Kept
 
 TRIES = 5
 DEFAULT = "default"
@@ -43,9 +44,9 @@ TAKEN = ("preview", "schema", "move")
 
 
 class Submitting:
-    def __init__(self, services: Services, layers: Layers | None) -> None:
+    def __init__(self, services: Services, kept: Kept | None) -> None:
         self._services = services
-        self._layers = layers
+        self._kept = kept
 
     # -- the door ------------------------------------------------------------------------------------------------
 
@@ -79,8 +80,8 @@ class Submitting:
         workspace = workspace or (parent.workspace if parent is not None else DEFAULT)
         caller.require(workspace, f"workspace {workspace[:128]}")
         layers: list[dict[str, Any]] = [asked.config]
-        if self._layers is not None:
-            layers += await self._layers.layers(workspace, asked.template)
+        if self._kept is not None:
+            layers += await self._kept.layers(workspace, asked.template)
         elif asked.template:
             raise NotFound("there is no such template", object=f"template {workspace}/{asked.template}")
         if parent is not None:
@@ -185,7 +186,7 @@ class Submitting:
                 continue
             try:
                 open_it = e.OpenController(cause=cause, controller=experiment, kind=KIND, spec=payload)
-                await self._services.loop.ask(open_it)
+                await self._ask(open_it, spec.search.source_checkpoint)
             except Conflict as error:
                 if error.object != experiment:
                     raise
@@ -193,6 +194,14 @@ class Submitting:
                     continue
             return experiment
         raise Conflict("no free id was found", object=f"experiment {spec.name}", next_step="Submit it again.")
+
+    async def _ask(self, open_it: e.OpenController, source: str) -> None:
+        """Open it, with what its trials begin from held: retention must not take it before they have read it."""
+        if source and self._kept is not None:
+            holder = holder_of(open_it.controller)
+            await self._kept.holding(source, holder, lambda: self._services.loop.ask(open_it))
+        else:
+            await self._services.loop.ask(open_it)
 
     # -- detached runs -------------------------------------------------------------------------------------------
 
