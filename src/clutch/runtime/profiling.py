@@ -74,13 +74,21 @@ class Machine:
         memory = psutil.virtual_memory()
         found: dict[str, dict[str, float | int]] = {
             "cpu": {"percent": float(psutil.cpu_percent())},
-            "memory": {"used_bytes": int(memory.total - memory.available), "percent": float(memory.percent)},
+            "memory": {
+                "used_bytes": int(memory.total - memory.available),
+                "free_bytes": int(memory.available),
+                "percent": float(memory.percent),
+            },
         }
         counted: dict[str, dict[str, int]] = {"disk": {}, "network": {}}
         with suppress(OSError, RuntimeError):
             disk = psutil.disk_io_counters()
             if disk is not None:
-                counted["disk"] = {"read_bytes": disk.read_bytes, "written_bytes": disk.write_bytes}
+                counted["disk"] = {
+                    "read_bytes": disk.read_bytes,
+                    "written_bytes": disk.write_bytes,
+                    "operations": disk.read_count + disk.write_count,
+                }
         with suppress(OSError, RuntimeError):
             network = psutil.net_io_counters()
             if network is not None:
@@ -88,6 +96,8 @@ class Machine:
         now = time.monotonic()
         for group, counters in counted.items():
             found[group] = self._rates(group, counters, now - self._at)
+        with suppress(OSError):
+            found["disk"]["used_percent"] = float(psutil.disk_usage(".").percent)
         self._at = now
         return found
 

@@ -117,8 +117,9 @@ class SavedCheckpoint:
         return self._look().step
 
     @property
-    def metadata(self) -> dict[str, str]:
-        return dict(self._look().metadata)
+    def metadata(self) -> dict[str, Any]:
+        """As it was given: numbers are numbers, lists are lists."""
+        return {key: meant(word) for key, word in self._look().metadata.items()}
 
     def _look(self) -> Kept:
         if self._kept is None:
@@ -275,18 +276,27 @@ class _InBackground:
 
 
 def words(metadata: Mapping[str, Any] | None, step: int) -> dict[str, str]:
-    """A checkpoint's metadata as it is kept: texts. What is not a text is written as JSON."""
+    """A checkpoint's metadata as it is kept: texts. What is not a text is written as JSON, and so is a text that would
+    else be taken for JSON. ``meant`` gives back what was written."""
     found: dict[str, str] = {}
     for key, value in (metadata or {}).items():
         if type(key) is not str or not key:
             raise BadRequest(f"a key of its metadata is a text, not {key!r:.60}", object=f"checkpoint of step {step}")
         try:
-            found[key] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            plain = isinstance(value, str) and meant(value) == value
+            found[key] = value if plain else msgspec.json.encode(value).decode()
         except (TypeError, msgspec.MsgspecError) as error:
             raise BadRequest(
                 f"its metadata {key!r:.60} cannot be written: {error}", object=f"checkpoint of step {step}"
             ) from error
     return found
+
+
+def meant(word: str) -> Any:
+    try:
+        return msgspec.json.decode(word)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return word
 
 
 def new_folder(parent: str, prefix: str) -> Path:

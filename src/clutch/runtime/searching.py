@@ -23,6 +23,8 @@ PAUSE_S = 0.5
 SAY_WITHIN_S = 600.0
 """How long a word that must be durable is said again while no master answers."""
 TRAIN, WAIT, OVER = "train", "wait", "over"
+SHORTEST = 1
+"""So that a script which only does what it is asked for does something wherever it runs."""
 
 
 class InvalidHparams(UserError):
@@ -63,18 +65,19 @@ class Search(Protocol):
 
 
 class AloneSearch:
-    """Nobody searches. ``keep`` writes metadata down, if there is a place for it."""
+    """Nobody searches: there is one operation, of ``length`` or, if that is 0, of the shortest. ``keep`` writes metadata
+    down, if there is a place for it."""
 
     def __init__(
         self, length: int, found: Mapping[str, Any] | None = None, keep: Callable[[dict[str, Any]], None] | None = None
     ) -> None:
-        self._length = length
+        self._length = length or SHORTEST
         self._done = False
         self._metadata = dict(found or {})
         self._keep = keep
 
     def operation(self, timeout_s: float) -> tuple[str, int]:
-        return (OVER, 0) if self._done or not self._length else (TRAIN, self._length)
+        return (OVER, 0) if self._done else (TRAIN, self._length)
 
     def complete(self, length: int, value: float | None) -> None:
         self._done = True

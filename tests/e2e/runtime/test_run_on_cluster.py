@@ -190,7 +190,7 @@ def test_checkpoints_in_the_background_and_of_two_labels(shared: RunMaster, tmp_
     assert script.wait() == 0, script.stderr
     assert "step 6" in gone and "gone" in gone
     assert "another checkpoint of this run is being written" in nested
-    assert last == "8 {'note': 'a', 'more': '{\"b\":1}'} third"
+    assert last == "8 {'note': 'a', 'more': {'b': 1}} third"
     assert not list((tmp_path / "tmp").glob("clutch-checkpoint-*"))
     assert not list((tmp_path / "tmp").glob("clutch-restored-*"))
 

@@ -79,13 +79,23 @@ def test_a_run_goes_on_in_its_folder(here: Path) -> None:
     for resume in (folder, str(folder), True):
         with clutch.init(name="mine", resume=resume) as run:
             latest = run.latest_checkpoint
-            assert latest is not None and latest.step == 100 and latest.metadata == {"n": "100"}
+            assert latest is not None and latest.step == 100 and latest.metadata == {"n": 100}
             assert (Path(latest) / "w").read_text() == "100" and os.fspath(latest).endswith("step-000000100")
             assert run.metadata["seen"] == [1, 2]
             run.report(2, loss=2.0)
     assert [point["step"] for point in lines(folder)] == [1, 2, 2, 2]
     with clutch.init(name="mine") as run:
         assert run.latest_checkpoint is None, "nothing was said of going on"
+
+
+def test_metadata_of_a_checkpoint_comes_back_as_it_was(here: Path) -> None:
+    said = {"epoch": 3, "digits": "3", "word": "a b", "json": '{"a": 1}', "deep": {"a": [1, None, 2.5]}, "flag": True}
+    with clutch.init() as run:
+        with run.checkpoint(1, said) as path:
+            (path / "w").write_text("x")
+        latest = run.latest_checkpoint
+        assert latest is not None and latest.metadata == said
+        assert [type(value) for value in latest.metadata.values()] == [type(value) for value in said.values()]
 
 
 def test_the_newest_of_a_name_is_not_that_of_a_longer_name(here: Path) -> None:
@@ -136,7 +146,11 @@ def test_one_operation_as_long_as_is_wanted() -> None:
                 operation.complete(0.5)
         assert lengths == [10] and list(run.operations()) == []
     with clutch.init() as run:
-        assert list(run.operations()) == []
+        lengths = []
+        for operation in run.operations():
+            lengths.append(operation.length)
+            operation.complete()
+        assert lengths == [1], "a script that only does what it is asked for does something"
     with clutch.init(max_length=10) as run, pytest.raises(BadRequest, match=r"operation to 10.*left without"):
         for _ in run.operations():
             pass

@@ -80,7 +80,7 @@ def test_lightning_reports_saves_and_goes_on_where_it_was(tmp_path: Path) -> Non
     with clutch.init(resume=tmp_path / "whole") as run:
         whole = lightning_fit(run, epochs=4)
         latest = run.latest_checkpoint
-        assert latest is not None and latest.step == 16 and latest.metadata["epoch"] == "3"
+        assert latest is not None and latest.step == 16 and latest.metadata["epoch"] == 3
     found = said(tmp_path / "whole")
     training = [point for point in found if point["group"] == "training"]
     validations = [point for point in found if point["group"] == "validation"]
