@@ -63,7 +63,9 @@ def init(
     On several ranks every one of them calls this, and it waits for all. ``distributed``: a ``Group``, ``"torch"`` (the
     ranks of ``torch.distributed``), ``"environment"``; without it as the cluster has started them; ``False``: only
     rank 0 is a run. ``preempt_mode``: ``"workers-ask-chief"`` (all stop at the same call), ``"chief-only"`` (only rank
-    0 may ask), ``"workers-ask-master"`` (each hears for itself).
+    0 may ask), ``"workers-ask-master"`` (each hears for itself). ``on_peer_lost``: on a cluster a rank that does not
+    leave within a second of a peer's loss is ended, because it may wait for that peer inside of other code;
+    ``"raise"``: it only hears of it, as ``PeerLost``, in its calls.
     """
     _import_msgspec()
     from clutch.runtime.opening import Given, open_run

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clutch.runtime.checkpoint_select import Selector
+    from clutch.runtime.collective.parting import Parting
     from clutch.runtime.collective.saving import ShardedSaving
     from clutch.runtime.collective.together import Together
     from clutch.runtime.distributed import Group
@@ -64,6 +65,7 @@ class Parts(msgspec.Struct, kw_only=True):
     together: Together | None = None
     """The ranks of this run; None: there is one, or only rank 0 is one of us."""
     silence: Silence | None = None
+    parting: Parting | None = None
 
 
 class Run:
@@ -450,6 +452,8 @@ class Run:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
+        if self._parts.parting is not None:
+            self._parts.parting.leaves()
         if self._silence is not None:
             self._silence.close()
         until = time.monotonic() + self._parts.info.flush_within_s
@@ -469,6 +473,8 @@ class Run:
         normal = error is None or exits
         if self._together is not None and not normal and error is not None:
             self._together.fails(error)
+        if self._parts.parting is not None:
+            self._parts.parting.note()
         self._reporter.close(max(0.0, until - time.monotonic()))
         if self._reporter.dropped:
             self._say(
@@ -484,6 +490,8 @@ class Run:
         detail = "" if normal or error is None else f"{type(error).__name__}: {error}"
         for end in self._parts.on_end:
             end(not normal, detail)
+        if self._parts.parting is not None:
+            self._parts.parting.close()
         if self._together is not None:
             self._together.close()
 

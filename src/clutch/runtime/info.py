@@ -52,6 +52,8 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     """Counts processes: a launcher such as torchrun starts several in one member (``RANK``); else as ``rank``."""
     process_size: int = 1
     local_rank: int = 0
+    last_words: str = ""
+    """A file for why this process ended, where an exit code does not tell."""
     trial: str = ""
     """JSON of a ``TrialInfo``; empty: the task is no trial."""
     storage_secret: str = ""
@@ -113,6 +115,7 @@ def read_info(environment: Mapping[str, str] | None = None) -> Info:
         process_rank=reader.theirs("RANK", "CLUTCH_WORLD_RANK", 0),
         process_size=reader.theirs("WORLD_SIZE", "CLUTCH_WORLD_SIZE", 1),
         local_rank=reader.theirs("LOCAL_RANK", "", 0),
+        last_words=found.get("CLUTCH_LAST_WORDS", ""),
         trial=found.get("CLUTCH_TRIAL", ""),
         storage_secret=found.get("CLUTCH_STORAGE_SECRET", ""),
         tmp=found.get("TMPDIR", ""),

@@ -56,6 +56,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     distributed: Any = None
     """A ``Group``, ``torch``, ``environment``, False; None: as the cluster has started it."""
     preempt_mode: str = "workers-ask-chief"
+    on_peer_lost: str = "end"
 
 
 def open_run(given: Given, find_place: Callable[[], Place], info: Info | None = None) -> Run:
@@ -74,6 +75,10 @@ def open_run(given: Given, find_place: Callable[[], Place], info: Info | None = 
 def _member(given: Given, info: Info, trial: Trial, together: Together | None) -> Run:
     parts, _ = _speaking(given, info, trial, together)
     _watch_silence(parts)
+    if together is not None:
+        from clutch.runtime.collective.joining import parting
+
+        parts.parting = parting(together, info, given.on_peer_lost, _say)
     return Run(parts)
 
 
@@ -191,12 +196,12 @@ def _speaking(
 
 def _together(given: Given, info: Info) -> Together | None:
     """The other processes of this run. Waits until they have come, where there are any."""
-    plain = given.distributed is None and given.preempt_mode == "workers-ask-chief"
+    plain = given.distributed is None and given.preempt_mode == "workers-ask-chief" and given.on_peer_lost == "end"
     if plain and not (info.on_cluster and info.process_size > 1):
         return None
     from clutch.runtime.collective.joining import join
 
-    return join(given.distributed, given.preempt_mode, info)
+    return join(given.distributed, given.preempt_mode, given.on_peer_lost, info)
 
 
 def _why(info: Info) -> Preemption | None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from clutch.runtime.collective.parting import END, WAYS, Parting, words_about
 from clutch.runtime.collective.together import MODES, Together
+from clutch.runtime.last_words import keep
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, PeerLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clutch.runtime.distributed import Group
     from clutch.runtime.info import Info
 
@@ -23,13 +27,18 @@ class Ranks(TypedDict, total=False):
 
     distributed: Group | Literal["torch", "environment", False] | None
     preempt_mode: Literal["workers-ask-chief", "chief-only", "workers-ask-master"]
+    on_peer_lost: Literal["end", "raise"]
 
 
-def join(distributed: object, preempt_mode: str, info: Info) -> Together | None:
+def join(distributed: object, preempt_mode: str, on_peer_lost: str, info: Info) -> Together | None:
     """The ranks of this run; None: rank 0 does everything, and the others nothing. Waits until all have come."""
     if preempt_mode not in MODES:
         raise BadRequest(
             f"there is no way {preempt_mode!r:.60}", object="preempt_mode", next_step=f"Use one of {', '.join(MODES)}."
+        )
+    if on_peer_lost not in WAYS:
+        raise BadRequest(
+            f"there is no way {on_peer_lost!r:.60}", object="on_peer_lost", next_step=f"Use one of {', '.join(WAYS)}."
         )
     if distributed is False:
         return None
@@ -48,11 +57,20 @@ def join(distributed: object, preempt_mode: str, info: Info) -> Together | None:
     try:
         group = Group.from_torch() if distributed == TORCH else _by_environment()
     except ClutchError as error:
+        if isinstance(error, PeerLost) and info.on_cluster and info.process_rank not in error.ranks:
+            keep(info.last_words, words_about(error))
         raise _alone(info, str(error)) from error
     if distributed is None and group.size != info.process_size:
         group.close()
         raise _alone(info, "RANK and WORLD_SIZE are not set")
     return Together(group, mode=preempt_mode)
+
+
+def parting(together: Together, info: Info, on_peer_lost: str, say: Callable[[str], None]) -> Parting | None:
+    """For ranks that the cluster has started; a program that brought its own group decides about it by itself."""
+    if not info.on_cluster:
+        return None
+    return Parting(together, info.last_words, say, ends=on_peer_lost == END and together.own).start()
 
 
 def _by_environment() -> Group:

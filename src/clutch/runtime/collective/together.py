@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from clutch.backends.transports.frames import raised
+from clutch.runtime.collective.parting import FAILED_WORDS
 from clutch.runtime.distributed.payload import pack
 from clutch.wire.errors import BadRequest, ClutchError, ErrorView, PeerLost, Unavailable
 
@@ -36,7 +37,7 @@ class Together:
     def __init__(self, group: Group, *, mode: str = WORKERS_ASK_CHIEF, own: bool = True) -> None:
         self.group = group
         self.mode = mode
-        self._own = own
+        self.own = own
         self._agreement: Agreement | None = None
         self._stops = False
         self._told = False
@@ -153,14 +154,16 @@ class Together:
             ErrorView(error.code, error.cause, REFUSED_HPARAMS)
             if isinstance(error, InvalidHparams)
             else PeerLost(
-                f"it failed: {type(error).__name__}: {error}"[:500], object=f"rank {rank}", next_step="See its output."
+                f"{FAILED_WORDS}{type(error).__name__}: {error}"[:500],
+                object=f"rank {rank}",
+                next_step="See its output.",
             ).view()
         )
         with suppress(ClutchError):  # its verdict is our own error
             session.control.verdict(Failed(view, (rank,)))
 
     def close(self) -> None:
-        if self._own:
+        if self.own:
             self.group.close()
 
 

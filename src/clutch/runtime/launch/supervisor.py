@@ -17,10 +17,12 @@ import signal
 import subprocess
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from clutch.runtime.last_words import found
 from clutch.runtime.launch.ends import End, tail_text
 from clutch.runtime.launch.lines import Lines, Raw
 
@@ -34,15 +36,21 @@ ENDS = "ends"
 holds it open as long as it lives."""
 
 
-_ending = msgspec.json.Decoder(tuple[str, int, list[str]])
+FOLLOWS_S = 1.0
+"""So long the others have to end by themselves when a rank has lost a peer: one of them may be the cause, and would be
+taken for a victim if it were ended first."""
+_ending = msgspec.json.Decoder(tuple[str, int, list[str], str, bool])
 
 
 class Child:
     """A process with two pipes, in a session of its own: a signal for it reaches all it started."""
 
-    def __init__(self, who: str, process: subprocess.Popen[bytes], streams: list[tuple[int, int, Lines | Raw]]) -> None:
+    def __init__(
+        self, who: str, process: subprocess.Popen[bytes], streams: list[tuple[int, int, Lines | Raw]], words: str
+    ) -> None:
         self.who = who
         self.process = process
+        self.words = words  # the file in which it says why it ended
         self.streams = streams  # where to read, where to write, how
 
     def send(self, number: int) -> None:
@@ -96,8 +104,13 @@ def write_all(fd: int, data: bytes, lock: int = -1) -> None:
 class Supervisor:
     """Children from their start to the end of the last one."""
 
-    def __init__(self, grace_s: float, folder: str = "", lock: int = -1) -> None:
+    def __init__(
+        self, grace_s: float, folder: str = "", lock: int = -1, told: Callable[[End], None] = lambda end: None
+    ) -> None:
+        """``told``: of each failure that counts, at once; of a later one, if that is found to be the cause."""
         self.children: list[Child] = []
+        self._told = told
+        self._ask_at: float | None = None
         self.failure: End | None = None
         self.asked: list[int] = []  # signals that were passed on and may end a rank
         self._grace_s = grace_s
@@ -119,7 +132,7 @@ class Supervisor:
             self._ends = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._poll.register(self._ends, select.POLLIN)
 
-    def add(self, who: str, process: subprocess.Popen[bytes], makers: list[Lines | Raw]) -> None:
+    def add(self, who: str, process: subprocess.Popen[bytes], makers: list[Lines | Raw], words: str = "") -> None:
         assert process.stdout is not None and process.stderr is not None
         streams = []
         for pipe, target, lines in zip((process.stdout, process.stderr), (1, 2), makers, strict=True):
@@ -128,7 +141,7 @@ class Supervisor:
             self._readers[fd] = (target, lines)
             self._poll.register(fd, select.POLLIN)
             streams.append((fd, target, lines))
-        self.children.append(Child(who, process, streams))
+        self.children.append(Child(who, process, streams, words))
 
     def passes_signals_on(self) -> None:
         for number in FORWARDED:
@@ -153,8 +166,7 @@ class Supervisor:
     def _turn(self) -> None:
         now = time.monotonic()
         dues = [due for _, lines in self._readers.values() if (due := lines.due()) is not None]
-        if self._kill_at is not None:
-            dues.append(self._kill_at)
+        dues += [due for due in (self._ask_at, self._kill_at) if due is not None]
         wait_ms = max(0, min((due - now) * 1000 + 1 for due in dues)) if dues else None
         for fd, event in self._poll.poll(wait_ms):
             if fd == self._wake:
@@ -168,6 +180,8 @@ class Supervisor:
         now = time.monotonic()
         for target, lines in self._readers.values():
             write_all(target, lines.tick(now), self._lock)
+        if self._ask_at is not None and now >= self._ask_at:
+            self._ask(now)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             for child in self.children:
@@ -205,7 +219,7 @@ class Supervisor:
         self._hear()  # a rank says how it failed before its launcher can end
         code = child.process.returncode
         if code and not self._was_asked(code):
-            self.failed(End(child.who, code, tail_text(tail)))
+            self.failed(End(child.who, code, tail_text(tail), found(child.words), bool(self.asked)))
             child.send(signal.SIGKILL)  # what it left behind
 
     def _was_asked(self, code: int) -> bool:
@@ -214,11 +228,22 @@ class Supervisor:
         return any(code in (-number, 128 + number) for number in self.asked) or bool(self._ends >= 0 and self.asked)
 
     def failed(self, end: End) -> None:
-        """The first failure counts: the others follow from it."""
-        if self.failure is not None:
+        """The first failure counts: the others follow from it. One that says itself that it follows from another is
+        the first only until that one is found, among those that have not been asked to end."""
+        first = self.failure is None
+        is_cause = self._ask_at is not None and not end.follows and not end.asked
+        if not first and not is_cause:
             return
         self.failure = end
-        self._kill_at = time.monotonic() + self._grace_s
+        if not self.asked:
+            self._told(end)
+        if end.follows:
+            self._ask_at = time.monotonic() + FOLLOWS_S
+        else:
+            self._ask(time.monotonic())
+
+    def _ask(self, now: float) -> None:
+        self._ask_at, self._kill_at = None, now + self._grace_s
         for child in self.children:
             if child.process.returncode is None:
                 child.send(signal.SIGTERM)

@@ -25,7 +25,8 @@ from typing import NoReturn
 import msgspec
 
 from clutch.runtime.info import inherited
-from clutch.runtime.launch.ends import End
+from clutch.runtime.last_words import keep
+from clutch.runtime.launch.ends import REASON_MAX, End
 from clutch.runtime.launch.lines import TAIL_LINES, Lines, Raw
 from clutch.runtime.launch.supervisor import ENDS, FORWARDED, Supervisor, dies_with_parent, start, write_all
 from clutch.wire.programs import GRACE_S
@@ -33,18 +34,24 @@ from clutch.wire.programs import GRACE_S
 NOT_FOUND, NOT_EXECUTABLE, REFUSED = 127, 126, 118
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-LOCK = "lock"
+LOCK, LAST_WORDS = "lock", "CLUTCH_LAST_WORDS"
 
 
 def rank_environment(common: dict[str, str], first: int, local: int, count: int, own_devices: bool) -> dict[str, str]:
     """What one of ``count`` ranks sees besides what they have in common."""
-    found = {**common, "RANK": str(first + local), "LOCAL_RANK": str(local)}
+    found = {**common, "RANK": str(first + local), "LOCAL_RANK": str(local), **own_words(common, first + local)}
     if own_devices:
         for name in DEVICES:
             devices = [word for word in common.get(name, "").split(",") if word]
             if devices:
                 found[name] = ",".join(devices_of(devices, local, count))
     return found
+
+
+def own_words(common: dict[str, str], rank: int | str) -> dict[str, str]:
+    """Each rank says in a file of its own why it ended."""
+    path = common.get(LAST_WORDS, "")
+    return {LAST_WORDS: f"{path}.{rank}"} if path else {}
 
 
 def devices_of(devices: list[str], local: int, count: int) -> list[str]:
@@ -56,7 +63,7 @@ def devices_of(devices: list[str], local: int, count: int) -> list[str]:
 
 def ranks(options: dict[str, str], argv: list[str], environment: dict[str, str]) -> None:
     first, count = int(options["first"]), int(options["count"])
-    supervisor = Supervisor(float(options.get("grace", GRACE_S)))
+    supervisor = Supervisor(float(options.get("grace", GRACE_S)), told=keep_end)
     tails: dict[str, collections.deque[bytes]] = {}
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     for local in range(count):
@@ -68,7 +75,7 @@ def ranks(options: dict[str, str], argv: list[str], environment: dict[str, str])
             process = start(argv, around)
         except (OSError, ValueError) as error:
             leave(*not_started(argv[0], error))
-        supervisor.add(who, process, [Lines(prefix, tail), Lines(prefix, tail)])
+        supervisor.add(who, process, [Lines(prefix, tail), Lines(prefix, tail)], around.get(LAST_WORDS, ""))
     supervisor.passes_signals_on()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     supervisor.run(tails)
@@ -77,7 +84,7 @@ def ranks(options: dict[str, str], argv: list[str], environment: dict[str, str])
 
 def around(options: dict[str, str], argv: list[str], environment: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory(prefix="clutch-ranks-") as folder:
-        supervisor = Supervisor(float(options.get("grace", GRACE_S)), folder)
+        supervisor = Supervisor(float(options.get("grace", GRACE_S)), folder, told=keep_end)
         who = f"launcher {Path(argv[0]).name}"
         tails = {who: collections.deque[bytes](maxlen=TAIL_LINES)}
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
@@ -106,9 +113,11 @@ def one(argv: list[str], environment: dict[str, str]) -> None:
     supervisor = Supervisor(GRACE_S, lock=lock)
     tail: collections.deque[bytes] = collections.deque(maxlen=TAIL_LINES)
     who, prefix = f"rank {rank}", f"[rank={rank}] ".encode()
+    environment |= own_words(environment, rank)
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     try:
-        supervisor.add(who, start(argv, environment), [Lines(prefix, tail), Lines(prefix, tail)])
+        process = start(argv, environment)
+        supervisor.add(who, process, [Lines(prefix, tail), Lines(prefix, tail)], environment.get(LAST_WORDS, ""))
     except (OSError, ValueError) as error:
         code, said = not_started(argv[0], error)
         tell(ends, End(who, code, [said]))
@@ -134,7 +143,9 @@ def tell(ends: int, end: End) -> None:
     """How this rank failed, before its launcher can know."""
     if ends >= 0:
         with contextlib.suppress(OSError):  # nobody listens: our exit code still says it
-            os.write(ends, msgspec.json.encode((end.who, end.code, end.tail)) + b"\n")
+            tail = [] if end.follows else end.tail
+            said = (end.who, end.code, tail, end.words[:REASON_MAX] if end.follows else "", end.asked)
+            os.write(ends, msgspec.json.encode(said) + b"\n")
 
 
 def not_started(program: str, error: Exception) -> tuple[int, str]:
@@ -146,7 +157,7 @@ def not_started(program: str, error: Exception) -> tuple[int, str]:
 def finish(supervisor: Supervisor) -> NoReturn:
     """As the rank that failed first; as the signal that was passed on, if it was obeyed; or well."""
     if supervisor.failure is not None:
-        keep_words(supervisor.failure.sentence())
+        keep_end(supervisor.failure)
         write_all(2, f"clutch: {supervisor.failure.paragraph()}\n".encode())
         end_with(supervisor.failure.code)
     codes = [child.process.returncode for child in supervisor.children if child.process.returncode]
@@ -163,11 +174,12 @@ def leave(code: int, said: str, speaks: bool = True) -> NoReturn:
 
 def keep_words(said: str) -> None:
     """For the agent, which tells the master why this member ended."""
-    if path := inherited().get("CLUTCH_LAST_WORDS"):
-        with contextlib.suppress(OSError):  # they are on standard error as well
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            os.write(fd, said.encode("utf-8", "replace"))
-            os.close(fd)
+    keep(inherited().get(LAST_WORDS, ""), said)
+
+
+def keep_end(end: End) -> None:
+    """As soon as it is known: this process may be ended before the last of its ranks is gone."""
+    keep_words(end.last_words())
 
 
 def end_with(code: int) -> NoReturn:
