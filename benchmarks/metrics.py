@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from clutch.cli.serving import run_loop
 from clutch.core.recorded import Recorded
 from clutch.master.api.app import make_app
 from clutch.master.metrics_lane.lane import MetricsLane
@@ -37,6 +38,7 @@ from clutch.master.metrics_lane.opening import open_metrics
 from clutch.master.metrics_lane.records import SourceState
 from clutch.master.metrics_lane.taking import News
 from clutch.master.server import bind
+from clutch.master.steadiness import steady
 from clutch.testing.postgres import any_server, fresh_database
 from clutch.testing.push_master import POOL, PushMaster, _serve, push_master
 from clutch.wire import events as e
@@ -290,6 +292,7 @@ async def measure_master(addresses: tuple[str, str], folder: Path, seconds: floa
     journal, metrics = addresses
     async with push_master(folder, journal=journal, metrics=metrics) as master:
         asking = Grants(master)
+        steady()
         told("grants, no load", await asking.measure(seconds / 2))
         for form in ("ten", "one"):
             for pace in (BARS["points/s"], 1e12):
@@ -375,4 +378,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--send"]:
         send(sys.argv[2], sys.argv[3], float(sys.argv[4]), float(sys.argv[5]), sys.argv[6])
     else:
-        asyncio.run(main())
+        run_loop(main())

@@ -51,6 +51,7 @@ from clutch.master.server import HttpServer, listen
 from clutch.master.services import Services
 from clutch.master.settings import MasterSettings
 from clutch.master.shelves import SCHEME, LinkShelves, agent_blobs
+from clutch.master.steadiness import steady
 from clutch.master.tls import AUTHORITY_FILE, TLS_FOLDER
 from clutch.wire import events as e
 from clutch.wire.errors import Conflict
@@ -131,6 +132,7 @@ async def _lead(services: Services, server: HttpServer, extras: _Extras, ready: 
         pool = PoolSpec(name=PoolName("default"), node_lost_after_s=services.settings.node_lost_after_s)
         await loop.ask(e.PutPool(cause="master:first start", pool=pool))
     token_file = await services.access.local_token()
+    steady()
     log.info(
         "serving",
         url=server.url,
