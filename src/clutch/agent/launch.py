@@ -30,16 +30,16 @@ _BOOT = (
 IMAGE_PYTHON = "python3"
 """By this name an image has the Python that starts its ranks."""
 _IMAGE_BOOT = """
-import os, sys
+import sys
 try:
     from clutch.runtime.boot import start
 except ImportError as missing:
     words = f"boot: the Python {sys.version.split()[0]} of the image has no clutch, which starts its ranks: {missing}"
-    with open(os.environ["CLUTCH_LAST_WORDS"], "w") as file:
+    with open(sys.argv[1], "w") as file:
         file.write(words)
     sys.stderr.write(f"clutch {words}\\n")
     sys.exit(118)
-start(sys.argv[1:])
+start(sys.argv[2:])
 """
 
 
@@ -111,9 +111,9 @@ def boots_inside(program: Program) -> bool:
     return program.image is not None and program.launch != PlainLaunch()
 
 
-def image_boot_command() -> tuple[str, ...]:
+def image_boot_command(tmp: str) -> tuple[str, ...]:
     """The same for an image, which must have clutch. Unlike on the node it is found by whatever the image says."""
-    return (IMAGE_PYTHON, "-c", _IMAGE_BOOT, "--")
+    return (IMAGE_PYTHON, "-c", _IMAGE_BOOT, f"{tmp}/{LAST_WORDS}", "--")
 
 
 def needs_boot(program: Program, wanted: WantedMember) -> bool:
@@ -126,7 +126,7 @@ def container_spec(
 ) -> ContainerSpec:
     argv = program.argv
     if boots_inside(program):
-        argv = (*image_boot_command(), *program.argv)
+        argv = (*image_boot_command(place.tmp), *program.argv)
     elif needs_boot(program, wanted) and place.backend == PROCESS:  # for an image see ``agent.boot``
         argv = (*boot_command(around.python), *program.argv)
     return ContainerSpec(

@@ -122,7 +122,7 @@ def test_ranks_in_an_image_are_started_by_its_own_python() -> None:
     place = msgspec.structs.replace(PLACE, backend="docker")
     program = Program(argv=("a",), image=Image("busybox"), launch=RanksLaunch())
     spec = container_spec(wanted(), program, Kit(MEMBER, FENCE), AROUND, place)
-    assert spec.argv == (*image_boot_command(), "a") and spec.argv[0] == "python3"
+    assert spec.argv == (*image_boot_command("/w/tmp"), "a") and spec.argv[0] == "python3"
     assert boots_inside(program) and needs_boot(program, wanted())
     assert spec.environment["CLUTCH_LAUNCH"] and spec.environment["CLUTCH_LAST_WORDS"].startswith("/w/tmp/")
     assert not boots_inside(Program(argv=("a",), launch=RanksLaunch()))
