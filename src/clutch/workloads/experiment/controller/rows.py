@@ -162,7 +162,7 @@ def trial_view(exp: Experiment, trial: Trial) -> TrialView:
         labels=words(trial.labels),
         hparams=msgspec.json.encode(trial.hparams).decode(),
         seed=trial.seed,
-        restarts=trial.restarts,
+        restarts=_restarts(exp, trial),
         epoch=trial.epoch,
         has_best=has_best,
         best=best,
@@ -178,6 +178,13 @@ def trial_view(exp: Experiment, trial: Trial) -> TrialView:
         began_at=trial.began_at,
         ended_at=trial.ended_at,
     )
+
+
+def _restarts(exp: Experiment, trial: Trial) -> int:
+    """How often it began again; of so many failures, the one that ended it was followed by none."""
+    failures = trial.restarts
+    last = trial.state is TrialState.FAILED and (trial.final or failures > exp.max_restarts)
+    return max(0, failures - last)
 
 
 def checkpoint_row(exp: Experiment, one: Checkpoint) -> CheckpointRow:
