@@ -1,4 +1,4 @@
-"""What keeps a master's event loop from standing still: how Python itself is told to behave in a process that serves."""
+"""What keeps a master's event loop from standing still: how Python is told to behave in a process that serves."""
 
 from __future__ import annotations
 

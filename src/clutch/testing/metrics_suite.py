@@ -404,6 +404,31 @@ async def check_reductions_and_bodies_are_read_apart(ground: MetricsGround) -> N
     assert points_in(large)[7] == point(7, loss=7.0), "columns can be points again"
 
 
+async def check_what_was_reported_last(ground: MetricsGround) -> None:
+    store = await ground.open()
+    quiet = replace(MEMBER, rank=1)
+    async with metrics_on(store) as lane:
+        for n in range(1, 301):
+            one, other = point(n, loss=1.0), point(n, VALIDATION, accuracy=n / 2, note="good")
+            await lane.write(MEMBER, FENCE, [batch(n, one, other)])
+        await lane.write(MEMBER, Fence(1, 2, 1), [batch(1, *(point(n, loss=1.0, lr=0.1) for n in range(10_000)))])
+        points = [point(n, VALIDATION, accuracy=0.25) for n in range(100)]
+        await lane.write(MEMBER, Fence(1, 2, 1), [batch(2, *points, *(point(n, loss=1.0) for n in range(9_000)))])
+        await lane.write(quiet, FENCE, [batch(1, point(1, loss=1.0))])
+        first, second = await lane.last_reported(MEMBER.task, VALIDATION)
+        assert [one.fence.epoch for one, _ in (first, second)] == [1, 2], "and nobody who never reported such"
+        assert first[1][-1] == point(300, VALIDATION, accuracy=150.0, note="good")
+        assert 1 <= len(first[1]) < 300, "only the last chunks are read"
+        assert second[1] == points
+        assert (
+            await lane.last_reported(MEMBER.task, "other") == await lane.last_reported(TaskId("t2"), VALIDATION) == []
+        )
+    last = await store.chunks(ChunkSpan(second[0].id, limit=1, newest=True))
+    every = await store.chunks(ChunkSpan(first[0].id, limit=1_000))
+    assert last == (await store.chunks(ChunkSpan(second[0].id)))[-1:]
+    assert await store.chunks(ChunkSpan(first[0].id, limit=3, newest=True)) == every[-3:]
+
+
 async def check_two_lanes_never_store_a_batch_twice(ground: MetricsGround) -> None:
     async with metrics_on(await ground.open()) as old, metrics_on(await ground.open()) as new:
         one, two, three = (batch(n, point(n, loss=float(n))) for n in (1, 2, 3))
@@ -476,6 +501,7 @@ CHECKS: tuple[Check, ...] = (
     check_every_point_by_pages,
     check_a_metric_of_many_tasks,
     check_reductions_and_bodies_are_read_apart,
+    check_what_was_reported_last,
     check_two_lanes_never_store_a_batch_twice,
     check_many_callers_share_commits,
 )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from clutch.master.metrics_lane.base import MetricsStore
 from clutch.master.metrics_lane.exact import page_of
-from clutch.master.metrics_lane.reading import series_of
+from clutch.master.metrics_lane.reading import last_points, series_of
 from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceChange, SourceState, check_incarnation
 from clutch.master.metrics_lane.series import shape_tools
 from clutch.master.metrics_lane.summarising import Summaries
@@ -24,7 +24,15 @@ from clutch.wire.api import Page
 from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, Stale, TimedOut, TooLarge, Unavailable
 from clutch.wire.experiment_api import MetricSummary
 from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
-from clutch.wire.metrics import EXACT_MAX_POINTS, LatestValue, MetricBatch, MetricsCommitted, MetricsQuery, Series
+from clutch.wire.metrics import (
+    EXACT_MAX_POINTS,
+    LatestValue,
+    MetricBatch,
+    MetricPoint,
+    MetricsCommitted,
+    MetricsQuery,
+    Series,
+)
 
 Incarnation = tuple[MemberId, Fence]
 _STALE_TRIES = 3
@@ -265,13 +273,21 @@ class MetricsLane:
         """
         return await page_of(self.store, self._threads, query, after, limit)
 
+    async def last_reported(self, task: TaskId, group: str) -> list[tuple[SourceState, list[MetricPoint]]]:
+        """Points of a group as they were reported last, for each source that has some, the oldest epoch first.
+
+        It is at least what was committed last: all that a master may have committed without saying so, because a
+        member says nothing new before it has heard. However much there is, only so many chunks are read.
+        """
+        return await last_points(self.store, self._threads, task, group)
+
     async def summaries(self, task: TaskId, group: str = "") -> list[MetricSummary]:
         """What is known of each metric that is not superseded, by group and name; no points are read for it."""
         return await self._summaries.of(task, group)
 
     async def summaries_many(self, tasks: Sequence[TaskId], group: str = "") -> dict[TaskId, list[MetricSummary]]:
         """The same for many tasks."""
-        return dict(zip(tasks, await self._each(tasks, lambda task: self.summaries(task, group)), strict=True))
+        return dict(zip(tasks, await self.each(tasks, lambda task: self.summaries(task, group)), strict=True))
 
     async def series_many(
         self, tasks: Sequence[TaskId], group: str, name: str, points_max: int, *, superseded: bool = False
@@ -282,9 +298,9 @@ class MetricsLane:
             query = MetricsQuery(task=task, group=group, names=(name,), points_max=points_max, superseded=superseded)
             return self.series(query)
 
-        return [series for found in await self._each(tasks, ask) for series in found]
+        return [series for found in await self.each(tasks, ask) for series in found]
 
-    async def _each(self, tasks: Sequence[TaskId], ask: Callable[[TaskId], Awaitable[T]]) -> list[T]:
+    async def each(self, tasks: Sequence[TaskId], ask: Callable[[TaskId], Awaitable[T]]) -> list[T]:
         """Every task's answer, a few asked for at a time."""
         turns = asyncio.Semaphore(_AT_ONCE)
 

@@ -87,7 +87,8 @@ class MemoryMetricsStore:
             for first in sorted(rows)
             if first >= span.first and rows[first].low <= span.high and rows[first].high >= span.low
         ]
-        return [checked(_part(chunk, span.briefs)) for chunk in asked[: span.limit]]
+        asked = asked[-span.limit :] if span.newest else asked[: span.limit]
+        return [checked(_part(chunk, span.briefs)) for chunk in asked]
 
     async def forget(self, task: TaskId) -> int:
         gone = [source for source, state in self.shelf.states.items() if state.member.task == task]

@@ -80,23 +80,26 @@ def packed_chunk(parts: Sequence[Chunk], columns: Sequence[Column]) -> Chunk:
     return Chunk(parts[0].first, parts[-1].last, low, high, points, zlib.crc32(body), brief_of(columns), body)
 
 
-def every_column(chunk: Chunk) -> list[Column]:
+def every_column(chunk: Chunk, group: str = "") -> list[Column]:
+    """The columns of a chunk, or only those of a group."""
     columns = columns_in(chunk)
-    return [column_in(chunk, columns, place) for place in range(len(columns.names))]
+    return [
+        column_in(chunk, columns, place) for place, name in enumerate(columns.names) if not group or name[0] == group
+    ]
 
 
-def points_in(chunk: Chunk) -> list[MetricPoint]:
-    """The points of a chunk; ``Corrupt`` if they are not what was stored.
+def points_in(chunk: Chunk, group: str = "") -> list[MetricPoint]:
+    """The points of a chunk, or only those of a group; ``Corrupt`` if they are not what was stored.
 
     Those of a columnar one come by step and time, and what was reported of one group at one step and time as one point.
     """
     if chunk.body.startswith(bytes((COLUMNAR,))):
-        return _rebuilt(every_column(chunk))
+        return _rebuilt(every_column(chunk, group))
     try:
         rows = _rows.decode(zlib.decompress(chunk.body))
     except _DAMAGE as error:
         raise damaged(chunk) from error
-    return [MetricPoint(group, step, values, at) for group, step, at, values in rows]
+    return [MetricPoint(one, step, values, at) for one, step, at, values in rows if not group or one == group]
 
 
 def _rebuilt(columns: Sequence[Column]) -> list[MetricPoint]:

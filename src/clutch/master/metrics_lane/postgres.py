@@ -14,6 +14,7 @@ from clutch.master.metrics_lane.tables import (
     SOURCE_COLUMNS,
     VERSION,
     chunk_from,
+    in_order,
     key_of,
     part_of,
     state_from,
@@ -47,7 +48,7 @@ _TYPES = dict.fromkeys((*SOURCE_COLUMNS, *CHUNK_COLUMNS), "bigint") | {
     "task": "text", "role": "text", "latest": "bytea", "brief": "bytea", "body": "bytea",
 }  # fmt: skip
 _CHUNKS = """SELECT {} FROM metrics_chunks WHERE source = $1 AND first_batch >= $2
-    AND low_step <= $3 AND high_step >= $4 ORDER BY first_batch LIMIT $5"""
+    AND low_step <= $3 AND high_step >= $4 ORDER BY first_batch {} LIMIT $5"""
 
 
 class PostgresMetricsStore:
@@ -95,8 +96,8 @@ class PostgresMetricsStore:
 
     async def chunks(self, span: ChunkSpan) -> list[Chunk]:
         values = (span.source, span.first, span.high, span.low, span.limit)
-        query = _CHUNKS.format(part_of(span.briefs, "''::bytea"))
-        return [chunk_from(tuple(row)) for row in await self._database.fetch(query, *values)]
+        query = _CHUNKS.format(part_of(span.briefs, "''::bytea"), "DESC" if span.newest else "ASC")
+        return in_order(span, [chunk_from(tuple(row)) for row in await self._database.fetch(query, *values)])
 
     async def forget(self, task: TaskId) -> int:
         total = 0

@@ -13,12 +13,12 @@ from clutch.master.metrics_lane.asking import Window, windows
 from clutch.master.metrics_lane.base import MetricsStore
 from clutch.master.metrics_lane.briefs import BUCKET, buckets_of
 from clutch.master.metrics_lane.digests import remembered_in
-from clutch.master.metrics_lane.packing import brief_in, column_in, columns_in
-from clutch.master.metrics_lane.records import Chunk
+from clutch.master.metrics_lane.packing import brief_in, column_in, columns_in, points_in
+from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceState
 from clutch.master.metrics_lane.series import Buckets
 from clutch.wire.errors import BadRequest, TooLarge
-from clutch.wire.ids import Epoch, MemberId
-from clutch.wire.metrics import SERIES_MAX_POINTS, MetricsQuery, Series
+from clutch.wire.ids import Epoch, MemberId, TaskId
+from clutch.wire.metrics import SERIES_MAX_POINTS, MetricPoint, MetricsQuery, Series
 
 SERIES_MAX = 10_000
 """Series of one answer."""
@@ -27,6 +27,7 @@ HELD_MAX_POINTS = 1_000_000
 _LEAST_POINTS = 20
 _FINER = 2
 """A series is made from reductions if there are so many times as many as points are asked for."""
+_LAST_CHUNKS = 4
 _SMALLER = 2
 """So many times as many buckets as points are made from points."""
 
@@ -59,6 +60,27 @@ async def series_of(store: MetricsStore, threads: ThreadPoolExecutor, query: Met
             async for chunks in window.chunks(store, briefs=False):
                 await loop.run_in_executor(threads, reading.add_fine, chunks)
     return await loop.run_in_executor(threads, collector.series)
+
+
+async def last_points(
+    store: MetricsStore, threads: ThreadPoolExecutor, task: TaskId, group: str
+) -> list[tuple[SourceState, list[MetricPoint]]]:
+    """The points of a group in each source's last chunks, the oldest epoch first."""
+    loop = asyncio.get_running_loop()
+    found = []
+    for source in sorted((await store.task(task)).sources, key=lambda one: (one.fence, one.member)):
+        remembered = remembered_in(source.latest)
+        if remembered.whole and group not in remembered.names:
+            continue
+        chunks = await store.chunks(ChunkSpan(source.id, limit=_LAST_CHUNKS, newest=True))
+        points = await loop.run_in_executor(threads, _points_in_all, chunks, group)
+        if points:
+            found.append((source, points))
+    return found
+
+
+def _points_in_all(chunks: Sequence[Chunk], group: str) -> list[MetricPoint]:
+    return [point for chunk in chunks for point in points_in(chunk, group)]
 
 
 class Collector:

@@ -72,6 +72,8 @@ class ChunkSpan(msgspec.Struct, frozen=True):
     limit: int = 64
     briefs: bool = False
     """The reductions of packed chunks instead of their bodies; else bodies and no reductions."""
+    newest: bool = False
+    """The last ``limit`` of them instead of the first; in order all the same."""
 
 
 class TaskMetrics(msgspec.Struct, frozen=True):

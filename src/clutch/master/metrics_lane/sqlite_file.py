@@ -13,6 +13,7 @@ from clutch.master.metrics_lane.tables import (
     SOURCE_COLUMNS,
     VERSION,
     chunk_from,
+    in_order,
     key_of,
     part_of,
     state_from,
@@ -89,7 +90,7 @@ class Reader(LaneReader):
     def chunks(self, span: ChunkSpan) -> list[Chunk]:
         query = (
             f"SELECT {part_of(span.briefs, _NOTHING)} FROM metrics_chunks WHERE source = ? AND first_batch >= ? "
-            "AND low_step <= ? AND high_step >= ? ORDER BY first_batch LIMIT ?"
+            f"AND low_step <= ? AND high_step >= ? ORDER BY first_batch {'DESC' if span.newest else 'ASC'} LIMIT ?"
         )
         values = (span.source, span.first, span.high, span.low, span.limit)
-        return [chunk_from(row) for row in self._rows(query, values)]
+        return in_order(span, [chunk_from(row) for row in self._rows(query, values)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from clutch.master.lanes.rows import LaneRows
 from clutch.master.metrics_lane.packing import checked
-from clutch.master.metrics_lane.records import Chunk, SourceState, moved
+from clutch.master.metrics_lane.records import Chunk, ChunkSpan, SourceState, moved
 from clutch.wire.ids import Fence, MemberId, TaskId
 
 VERSION = 2
@@ -52,6 +52,11 @@ def values_of(chunk: Chunk) -> tuple[Any, ...]:
 
 def chunk_from(row: Sequence[Any]) -> Chunk:
     return checked(Chunk(*row))
+
+
+def in_order(span: ChunkSpan, chunks: list[Chunk]) -> list[Chunk]:
+    """Chunks as they were asked for; the newest are found from the end."""
+    return chunks[::-1] if span.newest else chunks
 
 
 ROWS = LaneRows(

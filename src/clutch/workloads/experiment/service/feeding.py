@@ -2,18 +2,16 @@
 
 A validation is told when its lane has committed it and before its trial hears that, so a trial that goes on has been
 decided upon. A master that died in between is made up for twice: the trial says its batch again, and whoever leads next
-tells every validation of a live trial that lies in the lane.
+tells what each live trial had committed last.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 
 from clutch.master.metrics_lane.lane import MetricsLane
-from clutch.master.metrics_lane.packing import points_in
-from clutch.master.metrics_lane.records import ChunkSpan, SourceState
 from clutch.master.services import Services
 from clutch.wire.errors import NotFound
 from clutch.wire.experiment_words import Validated
@@ -24,6 +22,8 @@ from clutch.workloads.experiment.service.own import live_trials
 from clutch.workloads.experiment.service.telling import Teller
 
 log = structlog.get_logger("clutch.experiments")
+RECOVERED_AT_ONCE = 64
+"""Trials whose last validations are held in memory together."""
 
 
 class Feeder:
@@ -57,16 +57,34 @@ class Feeder:
             log.info("a validation came after its experiment's end", task=said.task, step=said.step)
 
     async def recover(self) -> int:
-        """Tell every validation that lies in the lane and that its experiment may not have heard; how many."""
+        """Tell every validation that its experiment may not have heard; how many.
+
+        Of each live trial only what was committed last is read: whatever came before it was told before the trial
+        heard that it may go on.
+        """
         count = 0
         state = await self._services.loop.settled()
         for workload in [w for w in state.workloads.values() if w.kind == KIND]:
-            for task, known in live_trials(workload.own):
-                async for said in stored_validations(self._services.metrics, TaskId(task)):
-                    if said.step not in known:
+            trials = [(TaskId(task), known) for task, known in live_trials(workload.own)]
+            for start in range(0, len(trials), RECOVERED_AT_ONCE):
+                part = dict(trials[start : start + RECOVERED_AT_ONCE])
+                for said in await last_validations(self._services.metrics, list(part)):
+                    if said.step not in part[TaskId(said.task)]:
                         count += 1
                         await self._tell(workload.controller, said, "master:metrics lane")
         return count
+
+
+async def last_validations(metrics: MetricsLane, tasks: Sequence[TaskId]) -> list[Validated]:
+    """The validations that the chiefs of these tasks reported last, by task and epoch, as they were reported."""
+    found = await metrics.each(tasks, lambda task: metrics.last_reported(task, VALIDATION))
+    return [
+        said
+        for task, sources in zip(tasks, found, strict=True)
+        for source, points in sources
+        if (source.member.role, source.member.rank) == (ROLE, 0)
+        for said in validations(task, source.fence.epoch, points)
+    ]
 
 
 def validations(task: str, epoch: int, points: Iterable[MetricPoint]) -> Iterable[Validated]:
@@ -92,23 +110,3 @@ def numbers(values: dict[str, Value]) -> dict[str, float]:
             except OverflowError:
                 continue
     return found
-
-
-async def stored_validations(metrics: MetricsLane, task: TaskId) -> AsyncIterator[Validated]:
-    """Every validation of a task's chief that the lane holds, by epoch, each exactly as it was reported."""
-    known = await metrics.store.task(task)
-    sources = [s for s in known.sources if (s.member.role, s.member.rank) == (ROLE, 0)]
-    for source in sorted(sources, key=lambda source: source.fence):
-        points = [point async for point in _points(metrics, source)]
-        for said in validations(task, source.fence.epoch, points):
-            yield said
-
-
-async def _points(metrics: MetricsLane, source: SourceState) -> AsyncIterator[MetricPoint]:
-    first = 0
-    while chunks := await metrics.store.chunks(ChunkSpan(source.id, first)):
-        for chunk in chunks:
-            for point in points_in(chunk):
-                if point.group == VALIDATION:
-                    yield point
-        first = chunks[-1].last + 1
