@@ -150,7 +150,7 @@ class ClusterKeeper:
         way = None
         if not storage.address:
             try:
-                way = self._talk().storage_way()
+                way = self._patiently(lambda: self._talk().storage_way())
             except NotFound:
                 way = None  # a master that keeps no experiments
         store = Store.open(storage, secret=info.storage_secret, served=served, way=way, here=Path.cwd())
