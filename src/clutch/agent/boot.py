@@ -12,14 +12,14 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
+from clutch.agent.as_user import becoming
 from clutch.agent.folders import is_anybodys
 from clutch.agent.last_words import HEARD, as_told
 from clutch.agent.launch import IMAGE_PYTHON, LAST_WORDS, boot_command
-from clutch.wire.containers import REASON_MAX, ContainerSpec, RunAs
+from clutch.wire.containers import REASON_MAX, ContainerSpec
 from clutch.wire.errors import Unavailable
 from clutch.wire.messages import Exit, ExitCause
 from clutch.wire.push import BOOT_CLUSTER, BOOT_REFUSED
@@ -91,7 +91,7 @@ async def _run(argv: tuple[str, ...], environment: Mapping[str, str], spec: Cont
         cwd=spec.cwd,
         env=dict(environment),
         start_new_session=True,
-        **_as_user(spec.run_as),
+        preexec_fn=becoming(spec.run_as),
     )
     try:
         async with asyncio.timeout(WITHIN_S):
@@ -106,9 +106,3 @@ async def _run(argv: tuple[str, ...], environment: Mapping[str, str], spec: Cont
         words = said.decode(errors="replace").strip().splitlines() or [f"boot exited with code {process.returncode}"]
         raise Unavailable(words[-1].removeprefix("clutch boot: "), object=str(spec.member))
     return dict(os.fsdecode(word).split("=", 1) for word in shown.split(b"\0") if b"=" in word)
-
-
-def _as_user(run_as: RunAs | None) -> dict[str, Any]:
-    if run_as is None or run_as.uid == os.geteuid():
-        return {}
-    return {"user": run_as.uid, "group": run_as.gid, "extra_groups": list(run_as.groups)}

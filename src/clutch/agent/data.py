@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from clutch.agent.as_user import becoming
 from clutch.wire.containers import RunAs
 from clutch.wire.errors import DataMissing
 from clutch.wire.ids import NodeId
@@ -29,11 +30,10 @@ def needed_paths(program: Program) -> tuple[str, ...]:
 
 async def check_data(paths: Sequence[str], run_as: RunAs | None, node: NodeId) -> None:
     """``DataMissing`` names the first path that is not there, may not be read or does not answer."""
-    who = {"user": run_as.uid, "group": run_as.gid, "extra_groups": list(run_as.groups)} if run_as is not None else {}
     looking = await asyncio.create_subprocess_exec(
         "/bin/sh", "-c", _LOOK, "look", *paths,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        **who,  # type: ignore[arg-type]  # the types of its keywords differ
+        preexec_fn=becoming(run_as),
     )  # fmt: skip
     try:
         async with asyncio.timeout(LOOK_S):

@@ -8,7 +8,6 @@ import msgspec
 
 from clutch.agent.slots import SlotWish
 
-
 HOST_NETWORK = "host"
 
 
