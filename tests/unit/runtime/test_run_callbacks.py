@@ -86,6 +86,7 @@ def test_lightning_reports_saves_and_goes_on_where_it_was(tmp_path: Path) -> Non
     validations = [point for point in found if point["group"] == "validation"]
     assert [point["step"] for point in training] == [2, 4, 6, 8, 10, 12, 14, 16] and "loss" in training[0]["values"]
     assert [point["step"] for point in validations] == [4, 8, 12, 16] and "val_loss" in validations[0]["values"]
+    assert [(p["values"]["epochs"], p["values"]["batches"]) for p in validations] == [(1, 4), (2, 8), (3, 12), (4, 16)]
 
     with clutch.init(resume=tmp_path / "parts") as run:
         lightning_fit(run, epochs=4, ask_at=1)
@@ -121,7 +122,7 @@ class Tiny(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
 
 
-def hugging_train(run: clutch.Run, output: Path, ask_at: int = -1) -> float:
+def hugging_train(run: clutch.Run, output: Path, ask_at: int = -1, eval_steps: int = 4) -> float:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Asker(TrainerCallback):
@@ -133,7 +134,7 @@ def hugging_train(run: clutch.Run, output: Path, ask_at: int = -1) -> float:
     data = [{"x": x, "labels": y} for x, y in zip(inputs, targets, strict=True)]
     arguments = TrainingArguments(
         output_dir=str(output), max_steps=12, per_device_train_batch_size=8, learning_rate=0.05, logging_steps=2,
-        eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=4, report_to=[], use_cpu=True,
+        eval_strategy="steps", eval_steps=eval_steps, save_strategy="steps", save_steps=4, report_to=[], use_cpu=True,
         disable_tqdm=True, seed=3, dataloader_pin_memory=False,
     )  # fmt: skip
     callback = clutch.HuggingFaceCallback(run)
@@ -153,10 +154,20 @@ def test_hugging_face_reports_saves_and_goes_on_where_it_was(tmp_path: Path) -> 
     training = [point for point in found if point["group"] == "training"]
     validations = [point for point in found if point["group"] == "validation"]
     assert [point["step"] for point in training] == [2, 4, 6, 8, 10, 12] and "loss" in training[0]["values"]
-    assert [point["step"] for point in validations] == [4, 8, 12] and "loss" in validations[0]["values"]
+    assert [point["step"] for point in validations] == [4, 8, 12]
+    assert [set(point["values"]) for point in validations] == [{"loss", "epochs", "batches"}] * 3
+    assert [(p["values"]["epochs"], p["values"]["batches"]) for p in validations] == [(1, 4), (2, 8), (3, 12)]
 
     with clutch.init(resume=tmp_path / "parts") as run:
         hugging_train(run, tmp_path / "b", ask_at=6)
         assert run.latest_checkpoint is not None and run.latest_checkpoint.step == 6, "between two saves of its own"
     with clutch.init(resume=tmp_path / "parts") as run:
         assert hugging_train(run, tmp_path / "c") == pytest.approx(whole, abs=1e-6)
+
+
+def test_hugging_face_evaluates_what_it_ends_with_but_not_what_it_leaves_with(tmp_path: Path) -> None:
+    for ask_at, steps in ((-1, [5, 10, 12]), (7, [5])):
+        with clutch.init(resume=tmp_path / str(ask_at)) as run:
+            hugging_train(run, tmp_path / f"out{ask_at}", ask_at=ask_at, eval_steps=5)
+        found = [point["step"] for point in said(tmp_path / str(ask_at)) if point["group"] == "validation"]
+        assert found == steps

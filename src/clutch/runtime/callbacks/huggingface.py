@@ -7,9 +7,9 @@
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.resume_path)
 
-What the trainer saves (``save_strategy``) becomes a checkpoint of the run; a run that must leave saves first. On
-several processes each of them makes a run and its callback; rank 0 reports, and what each node has saved is one
-checkpoint.
+What the trainer saves (``save_strategy``) becomes a checkpoint of the run; a run that must leave saves first. A trainer
+that evaluates at all does so at the end too. On several processes each of them makes a run and its callback; rank 0
+reports, and what each node has saved is one checkpoint.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 FOLDER = "trainer"
 EVALUATION, FINAL = "eval_", "train_runtime"
+SPEED = ("_runtime", "_per_second", "_compilation_time")
+"""How long the trainer took says nothing about the model."""
 
 
 class HuggingFaceCallback(TrainerCallback):
-    """What the trainer logs is reported, what it evaluates is a validation (without the prefix ``eval_``)."""
+    """What the trainer logs is reported, what it evaluates is a validation: without the prefix ``eval_``, and with
+    ``epochs`` and ``batches``, either of which may be the search's ``time_metric``."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._evaluated_step = -1
 
     @property
     def resume_path(self) -> str | None:
@@ -55,16 +59,29 @@ class HuggingFaceCallback(TrainerCallback):
         values = _numbers(logs)
         if values:
             self.run.report(state.global_step, values)
+        if state.max_steps > 0:
+            self.run.progress(min(1.0, state.global_step / state.max_steps))
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **rest: Any) -> None:
+        self._evaluated_step = state.global_step
         found = _numbers(metrics or {})
-        values = {name.removeprefix(EVALUATION): value for name, value in found.items() if name != "epoch"}
+        values = {name.removeprefix(EVALUATION): value for name, value in found.items()}
+        asked = self.run.config.get("searcher", {}).get("metric")
+        if asked in found:  # a search may call it as the trainer does
+            values[asked] = found[asked]
+        if values:
+            values = {"epochs": float(state.epoch or 0.0), "batches": float(state.global_step), **values}
         if not validate_together(self.run, state.global_step, values):
             self._leave(control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         if self.run.should_stop():
             self._leave(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        ends = 0 < state.max_steps <= state.global_step
+        if ends and args.eval_strategy != "no" and self._evaluated_step != state.global_step:
+            control.should_evaluate = True
 
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         step = state.global_step
@@ -82,6 +99,9 @@ class HuggingFaceCallback(TrainerCallback):
 
 
 def _numbers(metrics: Any) -> dict[str, float]:
+    """Those about the model."""
     return {
-        str(name): float(value) for name, value in dict(metrics).items() if isinstance(value, int | float)
-    }  # fmt: skip
+        str(name): float(value)
+        for name, value in dict(metrics).items()
+        if isinstance(value, int | float) and name != "epoch" and not str(name).endswith(SPEED)
+    }

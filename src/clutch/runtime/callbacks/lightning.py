@@ -33,6 +33,7 @@ EVERYWHERE = "/tmp"
 
 class LightningCallback(pl.Callback):
     """After each validation the metrics are reported and a checkpoint is saved; a run that must leave saves and stops.
+    With them go ``epochs`` and ``batches``, either of which may be the search's ``time_metric``.
 
     ``report_every``: steps between reports of training metrics; 0: as often as the trainer logs.
     ``save_every``: validations between checkpoints; 0: only when the run must leave and at the end.
@@ -81,7 +82,10 @@ class LightningCallback(pl.Callback):
         if trainer.sanity_checking:
             return
         step = trainer.global_step
-        go_on = validate_together(self.run, step, _numbers(trainer.callback_metrics))
+        values = _numbers(trainer.callback_metrics)
+        if values:
+            values = {"epochs": _epochs(trainer), "batches": float(step), **values}
+        go_on = validate_together(self.run, step, values)
         self._validations += 1
         if not go_on or (self._save_every and self._validations % self._save_every == 0):
             self._save_later = True
@@ -143,6 +147,12 @@ class ClutchLogger(Logger):
         values = {name: value for name, value in _numbers(metrics).items() if name != "epoch"}
         if values and self._run.rank == 0:
             self._run.report(step or 0, values)
+
+
+def _epochs(trainer: Any) -> float:
+    """How often it has seen its data."""
+    seen, whole = trainer.fit_loop.epoch_loop.batch_progress.current.ready, trainer.num_training_batches
+    return float(trainer.current_epoch + (min(1.0, seen / whole) if whole else 0.0))
 
 
 def _numbers(metrics: Any) -> dict[str, float]:
