@@ -63,6 +63,7 @@ def check_task(spec: TaskSpec) -> None:
     check.whole(spec.max_slots, 0, "max_slots", SLOTS_MAX)
     check.whole(spec.max_restarts, 0, "max_restarts", 10_000)
     check.seconds(spec.leave_within_s, "leave_within_s")
+    check.seconds(spec.data_wait_s, "data_wait_s")
     check.seconds(spec.flush_deadline_s, "flush_deadline_s")
     check.need(bool(spec.roles), "roles", "there are none", "A task has at least one role.")
     names = [role.name for role in spec.roles]

@@ -76,6 +76,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of roles that were changed after submission."""
     excluded: tuple[NodeId, ...] = ()
     barred: tuple[Bar, ...] = ()
+    lacks_since: float = 0.0
+    """When a node first lacked what it needs since it last ran; 0: none has."""
+    has_run: bool = False
     priority: int = 0
     """0: the spec's."""
     last_victim_at: float = 0.0

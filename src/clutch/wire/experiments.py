@@ -292,6 +292,8 @@ class ExperimentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     retention: Retention = Retention()
     max_restarts: int = 5
     leave_within_s: float = 3600.0
+    data_wait_s: float = 3600.0
+    """As in ``TaskSpec``."""
     preemptible: bool = True
     output_rules: tuple[OutputRule, ...] = ()
     seed: int = 0

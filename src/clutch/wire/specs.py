@@ -106,6 +106,9 @@ class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     on_node_lost: OnNodeLost = OnNodeLost.RESTART
     excluded_nodes: tuple[NodeId, ...] = ()
     flush_deadline_s: float = 60.0
+    data_wait_s: float = 3600.0
+    """A task that has run and then finds its data on no node waits for it so long, and fails then. One that has never
+    run fails when every node of its pool was tried, unless the pool can grow."""
     payload: bytes = b""
 
 

@@ -156,6 +156,11 @@ class House(Stage):
         assert len(found) == 1, found
         return str(found[0])
 
+    def detail_of(self, task: TaskId) -> str:
+        """What was said when a task ended."""
+        (found,) = (r.fact for r in self.history if type(r.fact).__name__ == "TaskEnded" and r.fact.task == task)
+        return str(found.detail)
+
     def sound(self) -> None:
         """Every ledger recounts to itself, and the rows fold to what lives."""
         for ledger in self.state.ledgers.values():

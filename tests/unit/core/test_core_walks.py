@@ -423,5 +423,5 @@ def test_the_walks_go_everywhere() -> None:
         for recorded in walker.house.history:
             seen[type(recorded.fact).__name__] = seen.get(type(recorded.fact).__name__, 0) + 1
     missing = [kind.__name__ for kind in f.FACTS.values() if kind.__name__ not in seen]
-    by_controllers = ("Controller", "Machine", "Effect", "RestartsForbidden")
+    by_controllers = ("Controller", "Machine", "Effect", "RestartsForbidden", "MaxSlotsSet")
     assert [name for name in missing if not name.startswith(by_controllers)] == []

@@ -309,3 +309,26 @@ def test_what_the_core_tells_of_allocations() -> None:
         assert told(other) == []
     ended = told(c.TaskEnded(task, EndReason.DONE))
     assert isinstance(ended[-1], c.Close)
+
+
+def test_a_continued_trial_of_a_custom_search_ends_with_the_search(lab: Laboratory) -> None:
+    """It was asked for a length before its end, finishes it afterwards, and rests: nobody asks it for more."""
+    for shut_down_first in (False, True):
+        lab = Laboratory()
+        lab.open(make_spec(Custom(argv=())))
+        lab.say(w.SearchAnswered(1, (w.MakeTrial("r1"), w.TrainTo("r1", 8))))
+        lab.up(lab.task(1))
+        lab.say(w.StopTrial(1, kill=True))
+        lab.say(w.SearchAnswered(lab.own.search.next_event - 1, (w.Shutdown(),)))
+        assert lab.closed
+        lab.reopen()
+        lab.say(w.ContinueExperiment(trials=(1,)))
+        words = [
+            lambda lab: lab.say(w.OperationDone(lab.up(lab.task(1)), lab.epoch(lab.task(1)), 8, 0.5)),
+            lambda lab: lab.say(w.SearchAnswered(lab.own.search.next_event - 1, (w.Shutdown(),))),
+        ]
+        for word in reversed(words) if shut_down_first else words:
+            word(lab)
+        if not lab.closed and lab.asked_to_leave(lab.task(1)):
+            lab.leaves(lab.task(1))
+        assert lab.closed and lab.view.state == "completed", lab.exp.trials[1]

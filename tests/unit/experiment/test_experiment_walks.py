@@ -141,6 +141,7 @@ class Walk:
             w.PauseExperiment(), w.PauseExperiment(), w.ResumeExperiment(), w.ResumeExperiment(),
             w.StopTrial(chance.randint(1, 6), chance.random() < 0.5),
             w.EditExperiment(priority=chance.choice((1, 99)), save_trial_best=chance.choice((0, 2))),
+            w.EditExperiment(max_slots=chance.choice((0, 1, 2))),
             w.PinCheckpoints(some, "model:m/1", chance.random() < 0.7),
             w.DeleteCheckpoints(some, chance.choice(((), ("a*",)))),
             w.SetMetadata(f"{EXP}.1", {"a": chance.choice((1, None))}),

@@ -56,6 +56,7 @@ def test_the_least_configuration_has_every_default() -> None:
         },
         "max_restarts": 5,
         "preemption_timeout": 3600.0,
+        "data_timeout": 3600.0,
         "preemptible": True,
         "no_report_timeout": 0.0,
         "no_report_action": "dump",

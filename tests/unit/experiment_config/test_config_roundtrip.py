@@ -115,6 +115,7 @@ configs = st.fixed_dictionaries(
         ),
         "max_restarts": st.none() | st.integers(0, 9),
         "preemption_timeout": st.floats(0, 100),
+        "data_timeout": st.floats(0, 100),
         "debug": st.booleans(),
         "min_validation_period": st.just({"batches": 5}),
     },

@@ -10,7 +10,7 @@ from clutch.core.decisions import leases
 from clutch.core.decisions.fences import allocation_of
 from clutch.core.patience import rest_s, setbacks_after
 from clutch.core.state import State
-from clutch.core.task import after_allocation
+from clutch.core.task import Task, after_allocation
 from clutch.core.verdicts import follows, judged
 from clutch.wire import events as e
 from clutch.wire import facts as f
@@ -134,11 +134,35 @@ def conclude(state: State, task: TaskId, flushed: bool, now: float) -> Facts:
         setbacks = setbacks_after(state.tasks[task].setbacks, now - allocation.began_at)
         if to is TaskState.QUEUED and rest_s(setbacks):
             to, rest_until = TaskState.RESTING, now + rest_s(setbacks)
+    missing = lacks_for_good(state, state.tasks[task], now) if after.to is TaskState.QUEUED else ""
+    if missing:
+        to, rest_until = TaskState.ENDED, 0.0
     yield f.AllocationEnded(task, allocation.epoch, to, after.failures, flushed, setbacks, rest_until)
+    if missing:
+        yield f.TaskEnded(task, EndReason.FAILED, missing)
     if after.to is TaskState.ENDED:
         assert after.reason is not None
         detail = "" if after.reason is EndReason.DONE else allocation.detail
         yield f.TaskEnded(task, after.reason, detail)
+
+
+def lacks_for_good(state: State, task: Task, now: float) -> str:
+    """Why a task whose data is not there is not tried again; empty: it is.
+
+    One that has never run was told a wrong path, as far as anybody can tell, when no node is left to try. One that has
+    run gets the time that it takes to repair a share.
+    """
+    if not task.lacks_since or not task.barred:
+        return ""
+    pool = task.spec.pool
+    tried = {bar.node for bar in task.barred}.union(task.excluded, task.spec.excluded_nodes)
+    left = [node for node in state.nodes.values() if node.pool == pool and node.node not in tried]
+    why = task.barred[-1].detail.rstrip(".")
+    if not task.has_run and not left and state.pools[pool].autoscale is None:
+        return f"no node of pool {pool} has what it needs: {why}."
+    if now - task.lacks_since >= task.spec.data_wait_s:
+        return f"what it needs was missing for more than {task.spec.data_wait_s:g} s: {why}."
+    return ""
 
 
 def reach_lanes(state: State, event: e.ReachLanes, now: float) -> Facts:

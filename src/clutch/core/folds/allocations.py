@@ -66,6 +66,9 @@ def _allocation_granted(state: State, fact: f.AllocationGranted, recorded: Recor
 
 def _allocation_ran(state: State, fact: f.AllocationRan, recorded: Recorded) -> None:
     put_allocation(state, allocations.moved(state.allocations[fact.task], AllocationState.RUNNING))
+    task = state.tasks[fact.task]
+    if not task.has_run or task.lacks_since:
+        put_task(state, replace(task, has_run=True, lacks_since=0.0))
 
 
 def _leave_asked(state: State, fact: f.LeaveAsked, recorded: Recorded) -> None:

@@ -117,7 +117,8 @@ def _node_excluded(state: State, fact: f.NodeExcluded, recorded: Recorded) -> No
 def _node_barred(state: State, fact: f.NodeBarred, recorded: Recorded) -> None:
     task = state.tasks[fact.task]
     others = tuple(bar for bar in task.barred if bar.node != fact.node)
-    task = replace(task, barred=(*others, Bar(fact.node, fact.until, fact.detail)))
+    since = task.lacks_since or recorded.at
+    task = replace(task, barred=(*others, Bar(fact.node, fact.until, fact.detail)), lacks_since=since)
     state.deadlines.set(Due.BAR, bar_name(fact.task, fact.node), fact.until)
     put_task(state, task)
     _amend(state, task)

@@ -266,6 +266,7 @@ def _spec(
         ),
         max_restarts=written.max_restarts,
         leave_within_s=float(written.preemption_timeout),
+        data_wait_s=float(written.data_timeout),
         preemptible=written.preemptible,
         output_rules=tuple(
             OutputRule(name=rule["name"], pattern=rule["pattern"], action=RuleAction(rule["action"]))

@@ -145,6 +145,9 @@ class WrittenExperiment(Written):
     preemption_timeout: Number = Field(
         3600.0, ge=0, le=WINDOW_MAX_S, description="Seconds a trial has to save its work before it is ended."
     )
+    data_timeout: Number = Field(
+        3600.0, ge=0, le=WINDOW_MAX_S, description="Seconds a trial that has run waits for data that has gone."
+    )
     preemptible: Flag = Field(True, description="It may be asked to leave for something more important.")
     no_report_timeout: Number = Field(
         0.0, ge=0, le=366 * 86400, description="A trial that reports nothing for so many seconds hangs; 0: never."

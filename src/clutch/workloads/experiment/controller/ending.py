@@ -67,16 +67,18 @@ def outcome(exp: Experiment) -> tuple[ExperimentState, str]:
         return ExperimentState.CANCELLED, "" if exp.cancelled else exp.reason
     failed = counts.get(TrialState.FAILED, 0)
     invalid = counts.get(TrialState.INVALID, 0)
-    if exp.failed:
-        return ExperimentState.FAILED, exp.reason
     if some and failed + invalid == some:
         detail = f"all {some} trials failed" if not invalid else f"{failed} trials failed, {invalid} were invalid"
-        return ExperimentState.FAILED, _first_failure(exp) if some == 1 else detail
+        return ExperimentState.FAILED, _with_last_failure(exp, exp.reason if exp.failed and exp.reason else detail)
+    if exp.failed:
+        return ExperimentState.FAILED, exp.reason
     return ExperimentState.COMPLETED, exp.reason
 
 
-def _first_failure(exp: Experiment) -> str:
-    return next(iter(exp.trials.values())).detail
+def _with_last_failure(exp: Experiment, detail: str) -> str:
+    """Also why the last of them failed: most often all of them have the same reason."""
+    trial = next((one for one in reversed(exp.trials.values()) if one.detail), None)
+    return detail if trial is None else f"{detail}; trial {trial.number}: {trial.detail}"
 
 
 def move(own: Own, state: ExperimentState, now: float, detail: str = "") -> Wishes:

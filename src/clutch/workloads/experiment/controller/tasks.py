@@ -74,6 +74,7 @@ def trial_spec(exp: Experiment, trial: Trial) -> TaskSpec:
         max_slots=exp.max_slots,
         preemptible=spec.preemptible,
         leave_within_s=spec.leave_within_s,
+        data_wait_s=spec.data_wait_s,
         max_restarts=exp.max_restarts,
         excluded_nodes=tuple(NodeId(node) for node in trial.excluded),
     )

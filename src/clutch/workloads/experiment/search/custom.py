@@ -217,9 +217,20 @@ class CustomMethod(TurningMethod[CustomState]):
         value = event.value if math.isfinite(event.value) else None
         if isinstance(event, Trained):
             self._tell(turn, "trained", event.trial, length=event.length, value=value)
+            self._is_through(turn, event)
         else:
             values = {name: one for name, one in event.values.items() if math.isfinite(one)}
             self._tell(turn, "validated", event.trial, step=event.step, value=value, values=values)
+
+    def _is_through(self, turn: Turn[CustomState], event: Trained) -> None:
+        """One that was continued finishes a length that it had been given before its end: it rests now like any other,
+        and ends with the search."""
+        state = turn.state
+        if event.trial in state.lengths or event.trial not in state.names:
+            return
+        turn.remember(Given(state.names[event.trial], event.length))
+        if state.shutdown is not None:
+            turn.leave(event.trial, Finish(event.trial))
 
     def _end(self, turn: Turn[CustomState], trial: int, how: How) -> None:
         kind = "closed" if how in (How.COMPLETED, How.STOPPED) else "exited"

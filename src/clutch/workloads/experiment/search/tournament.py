@@ -139,7 +139,8 @@ class Tournament(TurningMethod[Halving]):
             raise BadRequest(
                 "the rungs of successive halving follow from max_time, which cannot grow while results stand on them",
                 object="max_time",
-                next_step="Fork the experiment with the longer max_time, from its best checkpoint.",
+                next_step=f"Fork it: 'clutch experiment fork ID --set searcher.max_time={event.max_time} --set "
+                "searcher.source_checkpoint_uuid=CHECKPOINT' begins from what its best trial has learnt.",
                 path="max_time",
             )
         refuse_unknown(event, state.roll)
