@@ -9,7 +9,8 @@ repeated or taken from the wrong checkpoint changes it.
 Hyperparameters: ``steps``; ``every``, steps between checkpoints; ``pace_s``, how long a step takes; ``shard``, whether
 all ranks write a checkpoint or the first one; ``marks``, a folder in which each rank notes who it is and where it
 ended, for tests to read; ``gate``, a file without which the last step is not begun; ``clash``, a step whose checkpoint
-is written by all ranks under one name with different bytes.
+is written by all ranks under one name with different bytes; ``fails``, the rank that raises in its third step the first
+time; ``alone``, whether the ranks that are left when a peer is lost go on by themselves for so many seconds.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ import numpy as np
 
 import clutch
 from clutch.runtime.info import read_info
+from clutch.wire.errors import PeerLost
 
 INPUTS, HIDDEN, BATCH = 8, 16, 16
 LEARNING_RATE = 0.05
 LOOK_S = 0.01
-DEFAULTS = {"steps": 40, "every": 5, "pace_s": 0.0, "shard": False, "marks": "", "gate": "", "clash": 0}
+DEFAULTS = {
+    "steps": 40, "every": 5, "pace_s": 0.0, "shard": False, "marks": "", "gate": "", "clash": 0, "fails": -1,
+    "alone": 0.0,
+}  # fmt: skip
+FAILS_AT = 3
 
 
 class GangTrial:
@@ -68,6 +74,8 @@ class GangTrial:
         while self.step < hparams["steps"]:
             if self.step == hparams["steps"] - 1:
                 self.wait_gate(hparams["gate"])
+            if (self.step, self.run.rank, self.run.epoch) == (FAILS_AT, hparams["fails"], 1):
+                raise ValueError(f"rank {self.run.rank} was told to fail")
             loss = self.learn()
             time.sleep(hparams["pace_s"])
             if self.run.rank == 0:
@@ -158,7 +166,13 @@ def main() -> None:
         trial = GangTrial(run)
         marks = Marks(run)
         marks.note("begun", os.getpid(), read_info().node or "-", trial.step)
-        whole = trial.train()
+        try:
+            whole = trial.train()
+        except PeerLost:
+            if run.hparams["alone"]:
+                time.sleep(run.hparams["alone"])
+                marks.note("alone", trial.step)
+            raise
         if not whole:
             trial.save()
         marks.note("left", trial.step, int(whole), time.time())

@@ -54,8 +54,11 @@ class Gangs:
     """Nodes ``n0``, ``n1`` ... with so many slots each, every one behind a cable of its own; or without ``cables`` all
     on this machine's own network, which takes no root."""
 
-    def __init__(self, folder: Path, *slots: int, cables: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *slots: int, cables: bool = True, lost_after_s: float = LOST_AFTER_S
+    ) -> None:  # fmt: skip
         self.folder = folder
+        self.lost_after_s = lost_after_s
         self.wants_cables = cables
         self.slots = slots
         self.cluster = Cluster(folder / "cluster")
@@ -75,7 +78,7 @@ class Gangs:
                 master = self.cluster.masters[0]
                 master.arguments = (*master.arguments, "--host=0.0.0.0", "--insecure")
             self.cluster.start()
-            pool = PoolSpec(name=PoolName("default"), node_lost_after_s=LOST_AFTER_S)
+            pool = PoolSpec(name=PoolName("default"), node_lost_after_s=self.lost_after_s)
             self.cluster.client.perform(calls.put_pool(pool))
             for name, slots in zip(names, self.slots, strict=True):
                 there = self.cables.get(name)
@@ -155,10 +158,14 @@ class Gang:
         found = sorted((point.step, point.value) for series in items for point in series.points)
         return [*found, (-1, self.trial.best)]
 
+    def why(self) -> str:
+        """What ``clutch experiment why`` says of it."""
+        found = self.ground.client.perform(experiment_calls.why_experiment(self.experiment))
+        return "\n".join([found.sentence, *found.story])
+
     def story(self) -> str:
         lines = [f"{one.epoch} {one.state} {one.exit} {one.nodes}: {one.detail}" for one in self.detail.allocations]
-        why = self.ground.client.perform(experiment_calls.why_experiment(self.experiment))
-        return "\n".join([why.sentence, *lines, *self.output()[-30:]])
+        return "\n".join([self.why(), *lines, *self.output()[-30:]])
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
