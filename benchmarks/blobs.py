@@ -83,7 +83,7 @@ async def folder(origin: Path, size: int, scratch: Path, rounds: int) -> None:
     took: dict[str, list[float]] = {name: [] for name in ("put", "get", "cp", "cp+sync", "cp back")}
 
     async def cp(source: Path, target: Path, sync: bool) -> None:
-        await asyncio.to_thread(run, "cp", "--reflink=never", source, target)
+        await asyncio.to_thread(run, "cp", source, target)
         if sync:
             await asyncio.to_thread(run, "sync", target)
 

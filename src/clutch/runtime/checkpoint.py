@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -34,8 +35,9 @@ FOLDER = "checkpoints"
 ORPHAN_AFTER_S = 24 * 3600.0
 """An upload that nobody has touched for so long, and nobody has committed, belongs to nobody."""
 LARGE_BYTES = 16 << 20
-LARGE_AT_ONCE, SMALL_AT_ONCE = 3, 12
-"""How many files travel at once; a large one is itself several parts that do."""
+LARGE_AT_ONCE, SMALL_AT_ONCE = max(2, min(4, os.cpu_count() or 1)), 12
+"""How many files travel at once; a large one is itself several parts that do. Each large one keeps a core busy with its
+hash, and the largest, which is begun first, takes longest."""
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many are there. Called in another thread, one call at a time."""
@@ -106,24 +108,51 @@ class Store:
         Returns its part of a manifest, by path: several members may upload into one prefix, each its own files, and
         what is ``left_out`` is somebody else's.
         ``Conflict`` if a file changes while it is read, ``NotFound`` if one vanishes, ``DiskFull`` when there is no
-        room; what other checkpoints hold is never touched.
+        room; what this call had stored is then taken back, and what other checkpoints hold is never touched. After
+        ``Unavailable``, as after a kill, all of it stays: the same call goes on.
         """
         found = [one for one in files_in(Path(folder)) if one.path not in left_out]
         self._check_paths(prefix, (one.path for one in found))
         tally = _Tally(sum(one.size_bytes for one in found), progress)
+        new: dict[str, Found] = {}
 
         async def work(blobs: FullBlobs) -> tuple[CheckpointFile, ...]:
             there = {listed.key async for page in blobs.list(self._key(prefix)) for listed in page}
-            moves = [(one.size_bytes, self._send(blobs, prefix, one, there, tally)) for one in found]
+            new.update((key, one) for one in found if (key := self._key(prefix, one.path)) not in there)
+            moves = [(one.size_bytes, self._send(blobs, prefix, one, new, tally)) for one in found]
             return tuple(sorted(await _all(moves), key=lambda file: file.path))
 
-        return self._run(work, may_create=True)
+        try:
+            return self._run(work, may_create=True)
+        except Unavailable:
+            raise
+        except ClutchError:
+            self._take_back(new)
+            raise
+
+    def _take_back(self, new: Mapping[str, Found]) -> None:
+        """An upload has failed for good: its bytes are nobody's, and room may be what is missing. As far as can be."""
+
+        async def work(blobs: FullBlobs) -> None:
+            from clutch.backends.blobs.base import Forgetting
+
+            async def one(key: str, found: Found) -> None:
+                if isinstance(blobs, Forgetting):
+                    with suppress(ClutchError):
+                        await blobs.forget(key, found.place)
+                with suppress(ClutchError):
+                    await blobs.delete(key)
+
+            await _all([(0, one(key, found)) for key, found in new.items()])
+
+        with suppress(ClutchError):  # what is left is an orphan, and swept as one
+            self._run(work)
 
     async def _send(
-        self, blobs: FullBlobs, prefix: str, one: Found, there: Collection[str], tally: _Tally
+        self, blobs: FullBlobs, prefix: str, one: Found, new: Collection[str], tally: _Tally
     ) -> CheckpointFile:  # fmt: skip
         key = self._key(prefix, one.path)
-        if key in there:
+        if key not in new:
             known = await _same(blobs, key, one)
             if known is not None:
                 tally.tell(one.path, one.size_bytes)

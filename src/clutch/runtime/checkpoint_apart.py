@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+THREADS_MAX = 16
+"""Files wait for disks and stores, not for cores: there are as many threads as files that may travel at once."""
 
 
 def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -19,7 +22,9 @@ def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     async def main() -> T:
         task = asyncio.current_task()
         assert task is not None
-        running.append((asyncio.get_running_loop(), task))
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="clutch-checkpoint"))
+        running.append((loop, task))
         return await make()
 
     def body() -> None:

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from clutch.runtime.checkpoint import Store
-from clutch.testing.blobs_ground import MIB, noise_file
+from clutch.testing.blobs_ground import MIB, all_keys, noise_file
 from clutch.testing.seaweed import BUCKET, KEY_ID, SECRET, Server, temporary_server
 from clutch.wire.errors import BadRequest, Conflict, Corrupt, DiskFull, NotAllowed, NotFound, Unavailable
 from clutch.wire.experiments import Storage
@@ -61,6 +61,10 @@ def make(folder: Path, seed: int = 1) -> dict[str, bytes]:
 
 def content_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def keys_of(store: Store, prefix: str) -> list[str]:
+    return store._run(lambda blobs: all_keys(blobs, prefix))
 
 
 def test_both_ways(store: Store, tmp_path: Path) -> None:
@@ -312,6 +316,7 @@ def test_a_file_that_changes_or_vanishes(store: Store, tmp_path: Path) -> None:
 
     with pytest.raises(NotFound, match=r"\d+\.bin"):
         store.upload(out, PREFIX, vanish)
+    assert keys_of(store, PREFIX) == [], "what was stored of it is left"
     with pytest.raises(NotFound, match="there is no such folder"):
         store.upload(tmp_path / "nothing", PREFIX)
 
@@ -349,9 +354,15 @@ def test_a_full_disk(tmp_path: Path) -> None:
         content = make(tmp_path / "out")
         files = store.upload(tmp_path / "out", "checkpoints/1-a")
         (tmp_path / "large").mkdir()
-        noise_file(tmp_path / "large" / "big.bin", 1, 16 * MIB)
+        for number, size in enumerate((20 * MIB, 18 * MIB, 400_000, 300_000)):
+            noise_file(tmp_path / "large" / f"{number}.bin", number, size)
         with pytest.raises(DiskFull):
             store.upload(tmp_path / "large", "checkpoints/2-b")
+        assert not (kept / "checkpoints" / "2-b").exists(), "files of the failed one are left"
+        assert list((kept / ".clutch" / "parts").iterdir()) == [], "half-written files hold the room that is missing"
+        (tmp_path / "fits").mkdir()
+        noise_file(tmp_path / "fits" / "big.bin", 9, 6 * MIB)
+        store.upload(tmp_path / "fits", "checkpoints/3-c")
         store.download("checkpoints/1-a", files, tmp_path / "back")
         assert content_of(tmp_path / "back") == content
         small = tmp_path / "small"

@@ -117,5 +117,14 @@ class Maintenance(Protocol):
         ...
 
 
+@runtime_checkable
+class Forgetting(Protocol):
+    """The extra ability to give back what an unfinished ``put_file`` holds, when nobody will go on with it."""
+
+    async def forget(self, key: str, path: Path) -> None:
+        """Remove what a try to put this very file under this key left behind. What is stored stays as it is."""
+        ...
+
+
 class FullBlobs(Blobs, Maintenance, Protocol):
     """What every way of ours can do; ``open_blobs`` gives one."""

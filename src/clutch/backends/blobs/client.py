@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from obstore import Attributes, Bytes, GetOptions, GetResult, ObjectMeta
     from obstore.store import ObjectStore
 
+    from clutch.backends.blobs.objects import Sink
+
 T = TypeVar("T")
 
 CALLS_MAX = 16
 """How many calls may be under way at once; others wait for a thread."""
+PIECE_BYTES = 1 << 20
 
 
 class Client:
@@ -50,6 +53,19 @@ class Client:
 
     async def get_range(self, key: str, start: int, stop: int) -> Bytes:
         return await self._call(obstore.get_range, self.store, key, start=start, end=stop)
+
+    async def save_range(self, key: str, start: int, stop: int, sink: Sink) -> int:
+        """Pieces small enough that the same memory is used again and again; a whole part each time would be new."""
+
+        def run() -> int:
+            done = 0
+            for piece in obstore.get(self.store, key, options={"range": (start, stop)}).stream(PIECE_BYTES):
+                content = memoryview(piece)
+                sink(content)
+                done += len(content)
+            return done
+
+        return await self._call(run)
 
     async def put(self, key: str, content: bytes | memoryview, attributes: Attributes, *, create: bool) -> None:
         mode = "create" if create else "overwrite"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import stat
 import time
@@ -326,6 +327,15 @@ class DirectoryBlobs:
             return gone
 
         return await in_thread(run)
+
+    async def forget(self, key: str, path: Path) -> None:
+        check_key(key)
+
+        def run(stop: Stop) -> None:
+            with typed(f"blob {key}"), source(path) as origin, suppress(FileNotFoundError):
+                self._sweep_one(self._parts / origin.identity(key), math.inf)
+
+        await in_thread(run)
 
     @staticmethod
     def _sweep_one(part: Path, before: float) -> bool:

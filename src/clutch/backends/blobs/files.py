@@ -6,6 +6,7 @@ Everything here blocks and runs in a thread.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -27,8 +28,12 @@ Result = TypeVar("Result")
 
 CHUNK_BYTES = 4 << 20
 _HASH_BYTES = 1 << 20
-_BEHIND_MAX = 256
-"""How many chunks (1 GiB) the hash may be behind the copy; they are still in the page cache then."""
+_BEHIND_MAX = 8
+"""How many chunks the hash may be behind the copy. The hash of the largest file is what all wait for in the end: a
+copy that ran far ahead would only take the core from it, and the bytes out of the processor's caches."""
+_WRITE_OUT_BYTES = 32 << 20
+"""After so much the disk is told to begin, so that a sync at the end finds little left to do."""
+_SYNC_FILE_RANGE_WRITE = 2
 _NO_KERNEL_COPY = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -45,7 +50,11 @@ class Stop:
 
     def check(self) -> None:
         if self._event.is_set():
-            raise Unavailable("the caller gave up", object="blob", next_step="Call again; it goes on where it stopped.")
+            raise gave_up()
+
+
+def gave_up() -> Unavailable:
+    return Unavailable("the caller gave up", object="blob", next_step="Call again; it goes on where it stopped.")
 
 
 async def in_thread(call: Callable[[Stop], Result]) -> Result:
@@ -206,10 +215,11 @@ class Copy:
     def run(self, origin: int, target: int, stop_at: int, *, sync: bool = False) -> None:
         """Copy from ``size_bytes`` up to ``stop_at`` or the origin's end, both files being read and written there.
 
-        With ``sync`` the bytes are on the disk afterwards; that too is done while the hash is still busy.
+        With ``sync`` the disk is busy meanwhile too, and whoever syncs the target afterwards waits for little.
         """
         hashing: deque[Future[None]] = deque()
         self._buffer = memoryview(bytearray(min(_HASH_BYTES, max(1, stop_at))))
+        begun_at = written_out = self.size_bytes
         with ThreadPoolExecutor(1) as hasher:
             while self.size_bytes < stop_at:
                 self._stop.check()
@@ -219,12 +229,23 @@ class Copy:
                 hashing.append(hasher.submit(self._hash, target, self.size_bytes, self.size_bytes + count))
                 self.size_bytes += count
                 self.tell()
+                if sync and self.size_bytes - written_out >= _WRITE_OUT_BYTES:
+                    _begin_writing_out(target, written_out, self.size_bytes)
+                    written_out = self.size_bytes
                 if len(hashing) > _BEHIND_MAX:
                     hashing.popleft().result()
-            if sync:
+            if sync and self.size_bytes - begun_at > CHUNK_BYTES:  # a small one is synced once, with its seal
                 os.fdatasync(target)
             while hashing:
                 hashing.popleft().result()
+
+    def hash_written(self, target: int, stop_at: int) -> None:
+        """The bytes from ``size_bytes`` up to ``stop_at`` are in the target: count and hash them."""
+        if not self._buffer:
+            self._buffer = memoryview(bytearray(_HASH_BYTES))
+        self._hash(target, self.size_bytes, stop_at)
+        self.size_bytes = stop_at
+        self.tell()
 
     def _hash(self, target: int, start: int, stop: int) -> None:
         while start < stop:
@@ -233,6 +254,24 @@ class Copy:
                 raise OSError(errno.EIO, "the file became shorter while it was written")
             self.digest.update(self._buffer[:count])
             start += count
+
+
+def _begin_writing_out(descriptor: int, start: int, stop: int) -> None:
+    """A hint: the kernel begins to write these pages, and nobody waits. Where it cannot, nothing is lost."""
+    ctypes.CDLL(None).sync_file_range(
+        ctypes.c_int(descriptor), ctypes.c_int64(start), ctypes.c_int64(stop - start), _SYNC_FILE_RANGE_WRITE
+    )
+
+
+def _first_gap(descriptor: int) -> int:
+    """Up to where a file is without gaps; several parts that travel at once leave some when they are cut off.
+
+    Where the file system does not say, a gap is found by the hash.
+    """
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_HOLE)
+    except OSError:  # an empty one, or one that is never said to have any
+        return os.fstat(descriptor).st_size
 
 
 def _copy_some(origin: int, target: int, offset: int, count: int) -> int:
@@ -269,13 +308,15 @@ class Landing:
         self._sha256 = sha256
         self._subject = f"file {path}"
         self._named = False
+        self._lock = threading.Lock()
+        self._users, self._is_closed = 0, False
         with typed(self._subject):
             self.descriptor, self._aside = claim(path.with_name(f".{path.name[:40]}.{sha256[:16]}.part"))
 
     def resume(self, unit: int, size_bytes: int) -> int:
         """Hash what is there, in whole units, and return where to go on."""
         with typed(self._subject):
-            there = min(os.fstat(self.descriptor).st_size, size_bytes)
+            there = min(_first_gap(self.descriptor), size_bytes)
             there -= there % unit
             done = 0
             while done < there:
@@ -295,10 +336,38 @@ class Landing:
     def write(self, content: memoryview) -> None:
         """The next bytes, hashed."""
         self.copy.digest.update(content)
-        with typed(self._subject):
+        with self._in_use(), typed(self._subject):
             _write_at(self.descriptor, content, self.copy.size_bytes)
         self.copy.size_bytes += len(content)
         self.copy.tell()
+
+    def put_at(self, content: memoryview, offset: int) -> None:
+        """Bytes that came out of turn; any thread may. ``take`` hashes them when it is their turn."""
+        with self._in_use(), typed(self._subject):
+            _write_at(self.descriptor, content, offset)
+
+    def take(self, stop_at: int) -> None:
+        """All bytes up to there are written: hash those that are not yet, while they are still in the page cache."""
+        with self._in_use(), typed(self._subject):
+            self.copy.hash_written(self.descriptor, stop_at)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Threads outlive the task that was cancelled; the descriptor's number must not become another file's."""
+        with self._lock:
+            if self._is_closed:
+                raise gave_up()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._is_closed and not self._users:
+            os.close(self.descriptor)
 
     @property
     def is_sound(self) -> bool:
@@ -317,7 +386,9 @@ class Landing:
         if not keep and not self._named:
             with suppress(OSError):
                 self._aside.unlink(missing_ok=True)
-        os.close(self.descriptor)
+        with self._lock:
+            self._is_closed = True
+            self._let_go()
 
 
 def corrupt(key: str, cause: str) -> Corrupt:

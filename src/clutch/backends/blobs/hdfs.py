@@ -31,12 +31,16 @@ from clutch.wire.errors import BadRequest, ClutchError, Conflict, Corrupt, DiskF
 if TYPE_CHECKING:
     from hdfs_native import Client, FileReader, FileStatus
 
+    from clutch.backends.blobs.objects import Sink
+
 T = TypeVar("T")
 
 CALLS_MAX = 16
 FOOT_BYTES = 256
 PART_MIB = 128
 """A block of HDFS: smaller parts would only make more work for the NameNode."""
+PIECE_BYTES = 16 << 20
+"""How much of a part is held at once; each piece is a request of its own to a DataNode."""
 SETTINGS = {
     "dfs.client.failover.max.attempts": "4",
     "dfs.client.failover.sleep.base.millis": "200",
@@ -133,6 +137,16 @@ class HdfsObjects:
             reader = self._client.read(self._place(key))
             stop_at = min(stop, len(reader))  # beyond the end its client panics
             return reader.read_range(start, stop_at - start) if start < stop_at else b""
+
+        return await self._call(f"blob {key}", run)
+
+    async def save_range(self, key: str, start: int, stop: int, sink: Sink) -> int:
+        def run() -> int:
+            reader = self._client.read(self._place(key))
+            stop_at = min(stop, len(reader))
+            for first in range(start, stop_at, PIECE_BYTES):
+                sink(memoryview(reader.read_range(first, min(PIECE_BYTES, stop_at - first))))
+            return max(0, stop_at - start)
 
         return await self._call(f"blob {key}", run)
 

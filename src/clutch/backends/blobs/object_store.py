@@ -23,7 +23,7 @@ from clutch.backends.blobs.keys import RESERVED, check_key, check_prefix, check_
 from clutch.backends.blobs.layout import Head, Owner
 from clutch.backends.blobs.object_errors import OutOfRange, typed
 from clutch.backends.blobs.objects import Objects
-from clutch.backends.blobs.uploads import Upload, digests, read_at, repacked, slices
+from clutch.backends.blobs.uploads import Upload, prefix_digest, read_at, repacked, slices
 from clutch.backends.blobs.windows import windowed
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, Corrupt, NotFound, TooLarge, TooNew, Unavailable
 
@@ -187,9 +187,33 @@ class ObjectBlobs:
             await asyncio.to_thread(landing.write, memoryview(content))
             return
         there = await asyncio.to_thread(landing.resume, head.part_bytes, size)
-        async with aclosing(self._parts(key, head, there, size)) as parts:
-            async for part in parts:
-                await asyncio.to_thread(landing.write, memoryview(part))
+
+        async def work() -> AsyncIterator[Coroutine[Any, Any, int]]:
+            for index in range(there // head.part_bytes, len(head.sums)):
+                yield self._land_part(key, head, index, landing)
+
+        async with aclosing(windowed(work(), layout.window_for(head.part_bytes))) as landed:
+            async for stop_at in landed:
+                await asyncio.to_thread(landing.take, stop_at)
+
+    async def _land_part(self, key: str, head: Head, index: int, landing: Landing) -> int:
+        """Write a part to its place as it arrives, beside others; up to where it goes."""
+        name, size = head.part(index), head.part_size(index)
+        offset = index * head.part_bytes
+
+        def sink(content: memoryview) -> None:
+            nonlocal offset
+            landing.put_at(content, offset)
+            offset += len(content)
+
+        try:
+            with typed(self._where, f"blob {key}"):
+                count = await self._client.save_range(name, 0, size, sink)
+        except OutOfRange as error:
+            raise corrupt(key, f"the part {name} is too short") from error
+        if count != size:
+            raise corrupt(key, f"the part {name} is too short")
+        return offset
 
     def list(self, prefix: str = "", *, page_size: int = 1_000) -> AsyncIterator[tuple[Listed, ...]]:
         folder = check_prefix(prefix)
@@ -225,9 +249,9 @@ class ObjectBlobs:
             digest = hashlib.sha256()
 
             async def parts() -> AsyncIterator[tuple[bytes, str]]:
-                yield first, await asyncio.to_thread(digests, digest, first)
+                yield first, await asyncio.to_thread(prefix_digest, digest, first)
                 async for piece in pieces:
-                    yield piece, await asyncio.to_thread(digests, digest, piece)
+                    yield piece, await asyncio.to_thread(prefix_digest, digest, piece)
 
             upload = Upload(uuid.uuid4().hex, self._part_bytes, None)
             try:
@@ -267,7 +291,7 @@ class ObjectBlobs:
             async def parts() -> AsyncIterator[tuple[bytes, str]]:
                 for offset in range(0, origin.size_bytes, upload.part_bytes):
                     content = await asyncio.to_thread(read_at, origin, offset, upload.part_bytes)
-                    yield content, await asyncio.to_thread(digests, digest, content)
+                    yield content, await asyncio.to_thread(prefix_digest, digest, content)
 
             await self._send(key, parts(), upload)
             origin.check_unchanged()
@@ -362,6 +386,13 @@ class ObjectBlobs:
                     raise  # no bucket
                 continue  # another drops it too, and this store minds: see what is left
         return gone
+
+    async def forget(self, key: str, path: Path) -> None:
+        check_key(key)
+        with source(path) as origin:
+            upload = origin.identity(key)
+            if not is_taken(origin.descriptor) and layout.OWNER not in await self._names(upload):
+                await self._drop(upload)
 
     async def delete(self, key: str) -> None:
         check_key(key)

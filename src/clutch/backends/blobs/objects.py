@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+Sink = Callable[[memoryview], None]
+"""Takes the next bytes. Called in a thread of the client's; what it raises ends the call."""
 
 
 class Objects(Protocol):
@@ -21,6 +24,10 @@ class Objects(Protocol):
         ...
 
     async def get_range(self, key: str, start: int, stop: int) -> Any: ...
+
+    async def save_range(self, key: str, start: int, stop: int, sink: Sink) -> int:
+        """Give the sink what lies there as it arrives, piece by piece; how much there was."""
+        ...
 
     async def put(self, key: str, content: bytes | memoryview, attributes: Any, *, create: bool) -> None: ...
 

@@ -293,6 +293,13 @@ class ServedBlobs:
         )
         return _blob(msgspec.json.decode(answer.content, type=BlobView))
 
+    async def forget(self, key: str, path: Path) -> None:
+        check_key(key)
+        with source(path) as origin:
+            if not is_taken(origin.descriptor):
+                upload = Upload(origin.identity(key), self._part_bytes, None)
+                await self._ask("DELETE", self._of(upload), f"blob {key}")
+
     async def delete(self, key: str) -> None:
         check_key(key)
         answer = await self._ask("DELETE", self._at(key), f"blob {key}")

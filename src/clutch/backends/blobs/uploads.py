@@ -41,6 +41,14 @@ def digests(whole: Any, content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def prefix_digest(whole: Any, content: bytes) -> str:
+    """Add a part to the digest of the whole, and return that of everything so far: it names the part as well as its
+    own hash would, and costs no second pass over the bytes."""
+    whole.update(content)
+    so_far: str = whole.copy().hexdigest()
+    return so_far
+
+
 async def slices(content: memoryview, size_bytes: int) -> AsyncGenerator[bytes, None]:
     for first in range(0, len(content), size_bytes):
         yield bytes(content[first : first + size_bytes])
