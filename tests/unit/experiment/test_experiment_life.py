@@ -117,6 +117,15 @@ def test_time_may_be_a_metric(lab: Laboratory) -> None:
     assert not lab.trial(1).asked
 
 
+def test_without_its_time_metric_nobody_knows_how_far_a_trial_is(lab: Laboratory) -> None:
+    """A step is not taken for an epoch: a trial would be through at its first validation."""
+    lab.open(make_spec(max_time=10, time_metric="epochs"))
+    lab.validate(1, 5000, 0.5)
+    assert lab.trial(1).asked and "'epochs'" in lab.view.detail and "it reported: loss" in lab.view.detail
+    lab.validate(1, 6000, 0.5, epochs=10.0)
+    assert not lab.trial(1).asked
+
+
 def test_larger_may_be_better(lab: Laboratory) -> None:
     lab.open(make_spec(smaller_is_better=False, metric="accuracy"))
     lab.validate(1, 1, accuracy=0.2)
@@ -156,6 +165,10 @@ def test_a_missing_metric_is_told_once_and_ends_a_search_that_needs_it(lab: Labo
             other.leaves(other.task(number))
     assert other.view.state == "failed" and "of trial 2 reported no number called 'loss'" in other.view.detail
     finish(other)
+
+    timed = Laboratory().open(make_spec(Asha(max_trials=4, num_rungs=2), max_time=16, time_metric="epochs"))
+    timed.validate(2, 4, 0.5)
+    assert timed.exp.state is ExperimentState.STOPPING and "by which this search counts time" in timed.view.detail
 
 
 def test_an_earlier_epoch_is_not_listened_to(lab: Laboratory) -> None:
@@ -314,7 +327,7 @@ def test_output_rules_label_forbid_and_exclude(lab: Laboratory) -> None:
     told = [(each.told, each.trial, each.state, each.detail) for each in lab.owed if each.event == "matched"]
     assert told == [(f"matched:{rule}", 1, "active", "a line") for rule in ("seen", "ecc", "oom")]
     lab.ends(task, 1)
-    assert lab.closed and lab.view.state == "failed" and lab.trial_row(1).restarts == 1
+    assert lab.closed and lab.view.state == "failed" and lab.trial_row(1).restarts == 0
     finish(lab)
 
 

@@ -76,13 +76,15 @@ def validated(own: Own, said: w.Validated, now: float) -> Wishes:
     search = own.exp.spec.search
     shown = said.values.get(search.metric)
     value = _signed(own.exp, shown)
-    time = said.values.get(search.time_metric, math.nan) if search.time_metric else float(said.step)
-    time = time if math.isfinite(time) else float(said.step)
+    known = said.values.get(search.time_metric, math.nan) if search.time_metric else float(said.step)
+    time = known if math.isfinite(known) else 0.0  # a step is no epoch: it is not known how far it is
     text = "" if shown is None else repr(shown)
     at = said.at or now
     yield wish(n.ValidationHeard(trial.number, said.step, time, value, said.epoch, trial.rows + 1, at, text))
     if shown is None:
         yield from _metric_missing(own, trial, said, now)
+    elif not math.isfinite(known) and (trial.asked or search.max_time):
+        yield from _metric_missing(own, trial, said, now, search.time_metric)
     if not trial.live:  # it came in late: it counts, and there is nothing to decide any more
         return
     completes = bool(trial.asked) and trial.asked[0].length <= time
@@ -99,13 +101,13 @@ def _signed(exp: Experiment, value: float | None) -> float:
     return value if exp.spec.search.smaller_is_better else -value
 
 
-def _metric_missing(own: Own, trial: Trial, said: w.Validated, now: float) -> Wishes:
+def _metric_missing(own: Own, trial: Trial, said: w.Validated, now: float, time_metric: str = "") -> Wishes:
     exp = own.exp
     if exp.metric_missing:
         return
     reported = ", ".join(sorted(said.values)) or "nothing"
-    metric = exp.spec.search.metric
-    detail = f"validation of trial {trial.number} reported no number called {metric!r}; it reported: {reported}"
+    called = f"{time_metric!r}, by which this search counts time" if time_metric else repr(exp.spec.search.metric)
+    detail = f"validation of trial {trial.number} reported no number called {called}; it reported: {reported}"
     yield wish(n.Remarked(detail, metric_missing=True))
     if isinstance(exp.spec.search.method, NEED_THE_METRIC):
         yield from search_over(own, True, detail, now)
