@@ -26,6 +26,7 @@ from clutch.testing.blobs_suite import (
     Ground,
     SharedCheck,
     SharedGround,
+    check_forgotten_upload_is_gone,
     check_full_store_changes_nothing,
     check_large_file,
     check_store_that_dies_comes_back,
@@ -215,7 +216,7 @@ async def test_served_blobs(served_ground: Ground, check: Check) -> None:
     await check(served_ground)
 
 
-@pytest.mark.parametrize("check", SHARED_CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", [*SHARED_CHECKS, check_forgotten_upload_is_gone], ids=name_of)
 async def test_served_blobs_of_killed_processes(served_ground: SharedGround, check: SharedCheck) -> None:
     await check(served_ground)
 
@@ -228,7 +229,7 @@ async def test_folder_without_attributes(check: Check, tmp_path: Path, request: 
     await check(make_ground("directory_without_attributes", request, tmp_path))
 
 
-@pytest.mark.parametrize("check", SHARED_CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", [*SHARED_CHECKS, check_forgotten_upload_is_gone], ids=name_of)
 async def test_blobs_of_killed_processes(shared_ground: SharedGround, check: SharedCheck) -> None:
     await check(shared_ground)
 

@@ -33,6 +33,7 @@ from clutch.testing.blobs_ground import (
 )
 from clutch.testing.blobs_suite_faults import (
     SHARED_CHECKS,
+    check_forgotten_upload_is_gone,
     check_full_store_changes_nothing,
     check_store_that_dies_comes_back,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Ground",
     "SharedCheck",
     "SharedGround",
+    "check_forgotten_upload_is_gone",
     "check_full_store_changes_nothing",
     "check_large_file",
     "check_store_that_dies_comes_back",

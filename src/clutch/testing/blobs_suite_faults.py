@@ -6,6 +6,7 @@ import asyncio
 import time
 from random import Random
 
+from clutch.backends.blobs.base import Forgetting
 from clutch.testing.blobs_ground import (
     MIB,
     Child,
@@ -66,6 +67,34 @@ async def check_killed_upload_of_a_file_that_changed(ground: SharedGround) -> No
     assert await blobs.get("k") == content
     await blobs.delete("k")
     await swept(ground, blobs)
+
+
+async def check_forgotten_upload_is_gone(ground: SharedGround) -> None:
+    """For stores that can forget: the half of a killed upload goes at once, and what is stored stays."""
+    blobs = await ground.open()
+    assert isinstance(blobs, Forgetting)
+    path, other = ground.folder / "file", ground.folder / "other"
+    content = noise_file(path, 1, _SIZE_BYTES)
+    noise_file(other, 2, 2 * MIB)
+    await blobs.put("k", b"before")
+    await blobs.put_file("other", other)
+    before = await ground.leftovers()
+    await _killed_when_held("put-file", ground.address, "k", path, _HOLD_AT)
+    assert await ground.leftovers() > before
+    deadline = time.monotonic() + 10.0
+    while await ground.leftovers() > before:  # what the killed one had under way may still arrive for a moment
+        assert time.monotonic() < deadline, "something of the forgotten upload is left"
+        await blobs.forget("k", path)
+    assert await blobs.get("k") == b"before"
+    told = Told()
+    await blobs.put_file("k", path, progress=told)
+    assert told.check(_SIZE_BYTES) == 0, "what was forgotten was used"
+    for key, stored in (("k", path), ("other", other)):
+        await blobs.forget(key, stored)
+        await blobs.forget(key, stored)
+    assert await blobs.get("k") == content
+    assert await blobs.get("other") == other.read_bytes()
+    await refused(NotFound, blobs.forget("k", ground.folder / "no such file"))
 
 
 async def check_killed_download_goes_on(ground: SharedGround) -> None:

@@ -4,7 +4,7 @@
 
     KEY                              a small blob: the content itself, its hash in the object's metadata
     KEY                              a large blob: a *head*, a JSON object that says where its parts are
-    .clutch/parts/UPLOAD/000000-HASH a part, named by its place and its own hash
+    .clutch/parts/UPLOAD/000000-HASH a part, named by its place and the hash of the content up to its end
     .clutch/parts/UPLOAD/owner       says which key this upload was committed for
 
 One put of the head publishes a large blob, so it can be conditional, and parts that were sent before a crash are found
