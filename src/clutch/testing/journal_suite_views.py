@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from clutch.backends.journal.base import Has, Where
 from clutch.testing.journal_ground import Ground, make_rows, node, refused, task
 from clutch.wire.errors import BadRequest, NotFound
 from clutch.wire.journal import Batch, Gone, OutboxItem
@@ -36,7 +37,7 @@ async def check_pages_are_stable(ground: Ground) -> None:
     views = [task(f"t{n:03}", owner=names[n % 10], priority=n % 3, submitted_at=float(n % 7)) for n in range(200)]
     await journal.append(Batch(make_rows(lead, 1, 1), tuple(views)))
 
-    async def walk(where: dict[str, str | int | tuple[str, ...]], order_by: str, limit: int) -> list[str]:
+    async def walk(where: Where, order_by: str, limit: int) -> list[str]:
         keys: list[str] = []
         while page := await journal.page("tasks", where, order_by, keys[-1] if keys else "", limit):
             assert len(page) <= limit
@@ -53,6 +54,11 @@ async def check_pages_are_stable(ground: Ground) -> None:
     either = [v.key for v in views if v.owner in ("Ada", "eve") and v.priority == 1]
     assert await walk({"owner": ("Ada", "eve", "nobody"), "priority": 1}, "key", 3) == either, "any of a tuple"
     assert await walk({"owner": ()}, "key", 3) == [], "nothing is one of none"
+    for part in ("d", "D", "%", "_", "", "漢", "a b", "\\"):
+        has = [v.key for v in views if part in v.owner and v.priority == 1]
+        assert await walk({"owner": Has(part), "priority": 1}, "key", 3) == has, (
+            f"has {part!r} in it, letter for letter"
+        )
 
     page = await journal.page("tasks", {}, "submitted_at", "", 50)
     early = tuple(task(f"early{n}", submitted_at=-1.0) for n in range(5))
@@ -78,6 +84,8 @@ async def check_bad_questions_are_refused(ground: Ground) -> None:
         ("tasks", {"owner": ("ada", 5)}, "key", 5, "owner"),
         ("tasks", {"owner": ("ada", "nul\0")}, "key", 5, "owner"),
         ("tasks", {"owner": "nul\0"}, "key", 5, "owner"),
+        ("tasks", {"owner": Has("nul\0")}, "key", 5, "owner"),
+        ("tasks", {"priority": Has("1")}, "key", 5, "priority"),
         ("tasks", {"priority": 2**70}, "key", 5, "priority"),
         ("tasks", {}, "key", 0, "limit"),
         ("tasks", {}, "key", 10_001, "limit"),

@@ -18,10 +18,20 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from clutch.wire.journal import Batch, Chunk, Leadership, Origin, OutboxItem, Row, Snapshot
 from clutch.wire.views import View
 
-Where = Mapping[str, str | int | tuple[str, ...]]
+
+class Has(msgspec.Struct, frozen=True):
+    """The column has this text somewhere in it, letter for letter."""
+
+    text: str
+
+
+Wanted = str | int | tuple[str, ...] | Has
+Where = Mapping[str, Wanted]
 """What a view's columns must equal; of a tuple, any one."""
 
 

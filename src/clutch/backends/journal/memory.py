@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from clutch.backends.journal.base import Where
+from clutch.backends.journal.base import Has, Wanted, Where
 from clutch.backends.journal.platter import CommitHook, MemoryStore
 from clutch.backends.journal.shapes import (
     TABLES,
@@ -159,7 +159,9 @@ class MemoryJournal:
         store.become(filled)
 
 
-def _is(value: Value, want: str | int | tuple[str, ...]) -> bool:
+def _is(value: Value, want: Wanted) -> bool:
+    if isinstance(want, Has):
+        return isinstance(value, str) and want.text in value
     return value in want if isinstance(want, tuple) else value == want
 
 

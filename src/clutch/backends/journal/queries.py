@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Dialect, Select, bindparam, select, tuple_
+from sqlalchemy import BigInteger, Dialect, Select, bindparam, func, select, tuple_
 
-from clutch.backends.journal.base import Where
+from clutch.backends.journal.base import Has, Wanted, Where
 from clutch.backends.journal.shapes import check_question, columns_of
 from clutch.backends.journal.tables import VIEW_TABLES, outbox
 
@@ -35,13 +35,16 @@ def _one_sql(table: str, dialect: Dialect) -> str:
     return sql
 
 
+EQUALS, HAS = -1, -2
+
+
 class Shape(NamedTuple):
     """What of a page's question decides its SQL; the values are filled in. There are few of them, asked again and
     again, and putting SQL together costs more than running it."""
 
     table: str
     where: tuple[tuple[str, int], ...]
-    """Columns, and of how many values each must be one; -1 for the one it must equal."""
+    """Columns, and of how many values each must be one; ``EQUALS`` or ``HAS`` for the one it equals or has in it."""
     column: str
     descending: bool
     behind: bool
@@ -55,8 +58,11 @@ def _page_sql(shape: Shape, dialect: Dialect) -> tuple[str, tuple[tuple[str, obj
     statement = select(found)
     for number, (name, count) in enumerate(shape.where):
         column = found.c[name]
-        if count < 0:
+        if count == EQUALS:
             statement = statement.where(column == bindparam(f"is{number}", None, column.type))
+        elif count == HAS:
+            found_at = func.strpos if dialect.name == "postgresql" else func.instr
+            statement = statement.where(found_at(column, bindparam(f"is{number}", None, column.type)) > 0)
         else:
             any_of = [bindparam(f"is{number}_{place}", None, column.type) for place in range(count)]
             statement = statement.where(column.in_(any_of))
@@ -91,7 +97,7 @@ class Question:
 
     def page(self, dialect: Dialect, value: object = None) -> Statement:
         """The page; ``value`` is what ``edge`` answered."""
-        counts = tuple((name, len(want) if isinstance(want, tuple) else -1) for name, want in self.where.items())
+        counts = tuple((name, _count(want)) for name, want in self.where.items())
         shape = Shape(self.table, counts, self.column, self.descending, bool(self.after))
         sql, arguments = _page_sql(shape, dialect)
         given: dict[str, object] = {"last_key": self.after, "last_value": value, "rows": self.limit}
@@ -99,8 +105,14 @@ class Question:
             if isinstance(want, tuple):
                 given |= {f"is{number}_{place}": one for place, one in enumerate(want)}
             else:
-                given[f"is{number}"] = want
+                given[f"is{number}"] = want.text if isinstance(want, Has) else want
         return sql, [given.get(name, always) for name, always in arguments]
+
+
+def _count(want: Wanted) -> int:
+    if isinstance(want, Has):
+        return HAS
+    return len(want) if isinstance(want, tuple) else EQUALS
 
 
 def due(limit: int, dialect: Dialect) -> Statement:

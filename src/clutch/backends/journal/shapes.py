@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from clutch.backends.journal.base import Where
+from clutch.backends.journal.base import Has, Where
 from clutch.wire.errors import BadRequest, BrokenInvariant, Corrupt, NotFound
 from clutch.wire.journal import Batch, Gone, Leadership, OutboxItem, Row, Snapshot
 from clutch.wire.views import VIEWS, View
@@ -86,6 +86,9 @@ def check_question(table: str, where: Where, order_by: str, limit: int) -> tuple
             raise BadRequest(f"no column {name!r}", object=table, next_step=step, path=name)
     for name, wanted in where.items():
         kind = columns[name]
+        if isinstance(wanted, Has):
+            wanted = (wanted.text,)
+            kind = str if kind is str else bytes  # only texts have texts in them
         for value in wanted if isinstance(wanted, tuple) else (wanted,):
             fits = isinstance(value, (int, float)) if kind in (int, float, bool) else isinstance(value, kind)
             if not fits:

@@ -43,7 +43,14 @@ _VIEW_INDEXES: dict[str, tuple[tuple[str, ...], ...]] = {
     "tasks": (("submitted_at",), ("owner", "submitted_at"), ("ended_at", "submitted_at"), ("name",)),
     "allocations": (("task",),),
     "leases": (("task",),),
-}
+    "experiments": (
+        ("submitted_at",), ("owner", "submitted_at"), ("workspace", "submitted_at"), ("state", "submitted_at"),
+        ("name",),
+    ),
+    "trials": (("experiment", "trial"),),
+    "workloads": (("trial",),),
+    "checkpoints": (("experiment", "committed_at"),),
+}  # fmt: skip
 """What lists are ordered or filtered by most; each with the key behind it, as pages are. Those who live are few among
 those who ended, so ``ended_at`` (0 while a task lives) comes before the order."""
 

@@ -10,9 +10,9 @@ from litestar import get, patch, post
 from litestar.di import Provide
 from litestar.params import Parameter
 
-from clutch.backends.journal.base import Where
+from clutch.backends.journal.base import Has, Where
 from clutch.master.access.caller import Caller
-from clutch.master.api.paging import After, Limit, StateWord, Word, check_cursor, words
+from clutch.master.api.paging import After, Limit, StateWord, Word, check_cursor, paged, words
 from clutch.master.api.tasks import Name
 from clutch.master.services import Services
 from clutch.wire.access import Needs
@@ -46,9 +46,6 @@ from clutch.workloads.experiment.service.service import ExperimentService
 EXPERIMENTS = f"{API}/experiments"
 EXPERIMENT = f"{EXPERIMENTS}/{{experiment:str}}"
 BULK_MAX = 1_000
-SCAN_ROWS = 1_000
-SCANS_MAX = 20
-"""A list that filters by label looks at so many rows at a time, and so often, before it answers with what it found."""
 
 Order = Literal[
     "submitted_at", "-submitted_at", "ended_at", "-ended_at", "name", "-name", "key", "-key", "best", "-best",
@@ -158,24 +155,11 @@ def seen(caller: Caller, filters: Where, asked: tuple[str, ...]) -> Where:
 
 
 async def listed(services: Services, where: Where, window: Window, label: str) -> Page[ExperimentView]:
-    """A page in the order of the store. With a label it may be short and have more, like any search's."""
-    found: list[ExperimentView] = []
-    after, size = window.after, window.limit + 1 if not label else SCAN_ROWS
-    for _ in range(SCANS_MAX):
-        page = await services.journal.page(ExperimentView.table, where, window.order, after, size)
-        rows = [cast(ExperimentView, view) for view in page]
-        for row in rows:
-            if label and f",{label}," not in row.labels:
-                continue
-            if len(found) == window.limit:
-                return Page(tuple(found), found[-1].key)
-            found.append(row)
-        if len(rows) < size:
-            return Page(tuple(found), "")
-        after = rows[-1].key
-        if not label:
-            break
-    return Page(tuple(found), after)
+    """A page in the order of the store."""
+    if label:
+        where = {**where, "labels": Has(f",{label},")}
+    found = await services.journal.page(ExperimentView.table, where, window.order, window.after, window.limit + 1)
+    return paged([cast(ExperimentView, view) for view in found], window.limit, lambda view: view.key)
 
 
 @get(EXPERIMENT, operation_id="get_experiment", tags=["experiments"], opt={"needs": Needs.VIEWER})
