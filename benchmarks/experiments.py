@@ -1,6 +1,6 @@
 """Experiments, timed on a real cluster: what a trial costs above its interpreter, and how fast slots come back.
 
-    python benchmarks/experiments.py [trials|init|stop ...]        peers: python benchmarks/experiment_peers.py
+    python benchmarks/experiments.py [trials|init|stop ...] [--count 1000]    peers: benchmarks/experiment_peers.py
 
 *trials*: 1,000 trials that do nothing on 8 slots, above the same 1,000 interpreters started bare, 8 at a time.
 *init*: the same with ``clutch.init()`` and one validation in each.
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -64,7 +65,8 @@ def random_search(count: int) -> dict[str, object]:
     }
 
 
-def overhead(folder: Path, program: str, count: int, what: str) -> None:
+def overhead(folder: Path, program: str, count: int) -> tuple[float, float]:
+    """Seconds that so many trials took, and those of the same interpreters bare."""
     code = folder / "code"
     code.mkdir()
     (code / "train.py").write_text(program)
@@ -78,6 +80,10 @@ def overhead(folder: Path, program: str, count: int, what: str) -> None:
         view = submitted(made, code, random_search(count)).wait(600)
         took = time.perf_counter() - began
         assert view.state == "completed" and view.trials == count, view
+    return took, alone
+
+
+def tell(what: str, count: int, took: float, alone: float) -> None:
     say(
         f"{what}: a trial above its interpreter",
         f"{(took - alone) / count * 1e3:.1f} ms",
@@ -92,14 +98,14 @@ def _lone(folder: Path, program: str) -> Path:
 
 
 def trials(folder: Path, count: int = 1000) -> None:
-    overhead(folder, NOTHING, count, "trials that do nothing")
+    tell("trials that do nothing", count, *overhead(folder, NOTHING, count))
 
 
 def init(folder: Path, count: int = 300) -> None:
-    overhead(folder, REPORTS, count, "trials with clutch.init() and a validation")
+    tell("trials with clutch.init() and a validation", count, *overhead(folder, REPORTS, count))
 
 
-def stop(folder: Path) -> None:
+def stop(folder: Path, count: int = 20) -> None:
     """The journal says when each trial was asked to leave and when its slots were free."""
     code = folder / "code"
     code.mkdir()
@@ -111,7 +117,7 @@ def stop(folder: Path) -> None:
         config = {
             "hyperparameters": {"lr": 0.1},
             "searcher": {
-                "name": "asha", "metric": "loss", "max_trials": 20, "max_time": 64, "num_rungs": 3, "divisor": 4,
+                "name": "asha", "metric": "loss", "max_trials": count, "max_time": 64, "num_rungs": 3, "divisor": 4,
                 "max_concurrent_trials": 4,
             },
         }  # fmt: skip
@@ -145,10 +151,14 @@ RUNS = {"trials": trials, "init": init, "stop": stop}
 
 
 def main() -> None:
-    for name in sys.argv[1:] or RUNS:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="*", choices=[[], *RUNS], default=[])
+    parser.add_argument("--count", type=int, default=0, help="so many trials instead of each run's own number")
+    given = parser.parse_args()
+    for name in given.runs or RUNS:
         print(f"{name}:", flush=True)
         with tempfile.TemporaryDirectory(prefix="clutch-bench-") as folder:
-            RUNS[name](Path(folder))
+            RUNS[name](Path(folder), *([given.count] if given.count else []))
 
 
 if __name__ == "__main__":
