@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from docker_trials import DockerCluster
 
 from clutch.testing import docker
 from clutch.testing.docker_ground import DockerGround
@@ -13,6 +14,13 @@ def engine_socket() -> Iterator[Path]:
     if docker.missing():
         pytest.skip(docker.missing())
     with docker.any_engine() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def place(engine_socket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCluster]:
+    """A cluster for tests that leave it without work."""
+    with DockerCluster(tmp_path_factory.mktemp("place"), engine_socket) as found:
         yield found
 
 

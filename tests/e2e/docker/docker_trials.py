@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from clutch.sdk.client import Client
 from clutch.testing import noop_trial
 from clutch.testing.cluster import Cluster, until
 from clutch.testing.docker import BUSYBOX
+from clutch.wire.errors import Conflict
 from clutch.wire.experiment_api import SubmitExperiment
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView
 from clutch.wire.output import OutputQuery
@@ -106,6 +108,12 @@ class DockerCluster:
 
     def move(self, experiment: str, move: str) -> None:
         self.client.perform(experiment_calls.move_experiment(experiment, move))
+
+    def end(self, experiment: str) -> None:
+        """However it ends."""
+        with suppress(Conflict):  # it has ended already
+            self.move(experiment, "kill")
+        self._waited(lambda: self.view(experiment).state in ENDED, experiment, f"{experiment} over")
 
     # -- looking ---------------------------------------------------------------------------------------------------
 

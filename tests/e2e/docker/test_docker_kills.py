@@ -153,7 +153,7 @@ async def test_bytes_that_are_no_text_and_lines_of_exactly_16_kib_survive_a_kill
     assert out == data + data
 
 
-@pytest.mark.parametrize(("megabytes", "kills"), [(100, 0), (20, 2)])
+@pytest.mark.parametrize(("megabytes", "kills"), [pytest.param(100, 0, marks=pytest.mark.slow), (20, 2)])
 async def test_megabytes_byte_for_byte(ground: DockerGround, megabytes: int, kills: int) -> None:
     path = ground.folder / "data"
     digest = hashlib.sha256()

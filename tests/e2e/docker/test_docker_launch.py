@@ -63,10 +63,10 @@ def said(place: DockerCluster, trial: TrialView) -> list[str]:
     return sorted(line for line in place.output(trial.task) if "rank " in line)
 
 
-def test_ranks_of_a_container(two: DockerCluster) -> None:
-    trial = trial_of(two, 2, launch="ranks")
-    assert said(two, trial) == [f"[rank={n}] rank {n} of 2 sum 3" for n in range(2)]
-    assert two.curve(trial.key, "validation", "loss") == [(2, 0.25)]
+def test_ranks_of_a_container(place: DockerCluster) -> None:
+    trial = trial_of(place, 2, launch="ranks")
+    assert said(place, trial) == [f"[rank={n}] rank {n} of 2 sum 3" for n in range(2)]
+    assert place.curve(trial.key, "validation", "loss") == [(2, 0.25)]
 
 
 @pytest.mark.slow

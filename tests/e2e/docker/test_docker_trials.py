@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from docker_trials import DockerCluster, mount, open_folder
 
 from clutch.testing.cluster import until
 
 TRIAL = str(Path(__file__).with_name("docker_trial.py"))
 HERE = str(Path(__file__).parent)
-
-
-@pytest.fixture(scope="module")
-def place(engine_socket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCluster]:
-    with DockerCluster(tmp_path_factory.mktemp("trials"), engine_socket) as found:
-        yield found
 
 
 def test_a_search_in_containers_with_data_mounts_and_variables(place: DockerCluster, tmp_path: Path) -> None:
@@ -77,8 +69,5 @@ def test_data_that_is_not_there_is_named_with_its_node(place: DockerCluster, tmp
     data = open_folder(tmp_path / "data")
     missing = f"{data}/part/nothing"
     experiment = place.start(["report"], mounts=[mount(data, "/data")], data={"path": "/data/part/nothing"})
-    try:
-        place.until_why(experiment, f"{missing} is not there on node n1")
-    finally:
-        place.move(experiment, "kill")
-    place.ended(experiment, "cancelled")
+    place.until_why(experiment, f"{missing} is not there on node n1")
+    place.end(experiment)
