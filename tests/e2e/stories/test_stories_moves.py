@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from stories_ground import Ground
 
@@ -150,3 +153,23 @@ def test_deleted_no_file_of_it_is_left(ground: Ground) -> None:
     assert ground.output(f"{experiment}.1") == []
     with pytest.raises(NotFound):
         ground.file(keys[0])
+
+
+def test_of_a_checkpoint_that_lost_some_files_the_others_are_there(ground: Ground, tmp_path: Path) -> None:
+    experiment = ground.start(["validate", "at 2: checkpoint 100"], 2)
+    ground.ended(experiment)
+    (row,) = ground.checkpoints(experiment)
+    ground.client.perform(experiment_calls.delete_checkpoint(row.key, ("**/bal*",)))
+
+    def partial() -> Any:
+        detail = ground.client.perform(experiment_calls.get_checkpoint(row.key))
+        return detail if detail.row.state == "partial" else None
+
+    after = until(partial, "one of its files to be removed")
+    (left,) = after.files
+    assert (left.path, after.row.size_bytes) == ("state", left.size_bytes)
+    assert ground.file(row.key).startswith(b"2 ")
+    with pytest.raises(NotFound):
+        ground.file(row.key, "ballast")
+    folder = ground.client.checkpoint(row.key).download(tmp_path / "here")
+    assert [path.name for path in folder.iterdir()] == ["state"]

@@ -113,7 +113,9 @@ def _cleanup_ended(exp: Experiment, fact: n.CleanupEnded) -> None:
     cleanup = exp.cleanups.pop(fact.task)
     after = CheckpointState.DELETED if fact.well else CheckpointState.LOST
     for name in cleanup.checkpoints:
-        _move(exp.checkpoints[name], CheckpointState.PARTIAL if cleanup.globs else after)
+        checkpoint = exp.checkpoints[name]
+        checkpoint.removed = [*checkpoint.removed, *(glob for glob in cleanup.globs if glob not in checkpoint.removed)]
+        _move(checkpoint, CheckpointState.PARTIAL if cleanup.globs else after)
 
 
 def _move(checkpoint: Checkpoint, state: CheckpointState) -> None:

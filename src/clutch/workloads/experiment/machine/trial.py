@@ -77,6 +77,8 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     storage: str = ""
     state: CheckpointState = CheckpointState.COMMITTED
     pins: list[str] = []
+    removed: list[str] = []
+    """Patterns of those of its files that were removed while others stayed."""
 
 
 class Trial(msgspec.Struct, kw_only=True):

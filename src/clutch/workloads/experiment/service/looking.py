@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,8 +13,9 @@ from clutch.core.state import State
 from clutch.master.details import use_of, waiting_of
 from clutch.master.sentences import awaited, of_live
 from clutch.master.services import Services
+from clutch.runtime.checkpoint_select import any_of
 from clutch.wire.api import WhyTask
-from clutch.wire.errors import NotFound
+from clutch.wire.errors import BadRequest, NotFound
 from clutch.wire.experiment_api import CheckpointDetail, ExperimentDetail, MetricSummary, TrialDetail
 from clutch.wire.experiment_views import CheckpointRow, ExperimentArchive, ExperimentView, TrialView
 from clutch.wire.experiments import (
@@ -28,6 +30,7 @@ from clutch.wire.experiments import (
 )
 from clutch.wire.ids import MemberId, TaskId
 from clutch.wire.metrics import LatestValue, MetricsQuery, Series, SeriesPoint, spoken
+from clutch.wire.push import CheckpointFile
 from clutch.workloads.experiment.machine.experiment import Experiment
 from clutch.workloads.experiment.service.own import archived, exp_in
 
@@ -195,13 +198,25 @@ def _joined(points: Sequence[SeriesPoint]) -> SeriesPoint:
 
 
 async def checkpoint_detail(services: Services, row: CheckpointRow) -> CheckpointDetail:
-    """A checkpoint with its files. What is left of one whose files were removed is its record."""
-    secret = (await own_of(services, row.experiment)).spec.storage.secret
+    """A checkpoint with its files, as far as they were not removed. What is left without any is its record."""
+    exp = await own_of(services, row.experiment)
+    secret, own = exp.spec.storage.secret, exp.checkpoints.get(row.key)
     try:
         known = await services.push.checkpoints.get(TaskId(row.task), row.key)
     except NotFound:
         return CheckpointDetail(row=row, files=(), metadata={}, prefix=f"checkpoints/{row.key}", secret=secret)
-    return CheckpointDetail(row=row, files=known.files, metadata=known.metadata, prefix=known.prefix, secret=secret)
+    files = _left(known.files, own.removed if own is not None else [])
+    if len(files) < len(known.files):
+        row = msgspec.structs.replace(row, size_bytes=sum(file.size_bytes for file in files))
+    return CheckpointDetail(row=row, files=files, metadata=known.metadata, prefix=known.prefix, secret=secret)
+
+
+def _left(files: tuple[CheckpointFile, ...], removed: list[str]) -> tuple[CheckpointFile, ...]:
+    for pattern in removed:
+        with suppress(BadRequest):  # what is no pattern has removed nothing
+            is_gone = any_of([pattern])
+            files = tuple(file for file in files if not is_gone(file.path))
+    return files
 
 
 def storage_of(row: CheckpointRow, detail: CheckpointDetail) -> Storage:
