@@ -4,9 +4,10 @@
 
 One large file (three quarters), a few of 64 MiB, some small ones. Into a folder: `upload` ends with every file hashed,
 synced and renamed, so it is compared with `cp -r` followed by `sync` of each file; bare `cp`, which leaves all in the
-page cache, stands beside it. Out of a folder: `download` checks every hash, and like `cp` does not sync; once with the
-stored files in the page cache, once from the disk, as after a restart on another day. S3 (a SeaweedFS on this machine)
-is compared with a loop over the same files with the client library alone, as many parts at once, which hashes nothing.
+page cache, stands beside it. Out of a folder: `download` checks every hash, and like `cp` does not sync; beside it
+stand `cp`, and `cp` with a check of every hash afterwards. The stored files are in the page cache first, and then only
+on the disk, as after a restart on another day. S3 (a SeaweedFS on this machine) is compared with a loop over the same
+files with the client library alone, as many parts at once, which hashes nothing.
 
 Beside each median stand the best round and the CPU time. `bound` is what the hash alone allows: SHA-256 of the largest
 file is one thread, and all hashes and copies share the cores. The ratios mean something only on an idle machine.
@@ -98,6 +99,14 @@ def copy(source: Path, target: Path, *, sync: bool) -> None:
         subprocess.run(["sync", *files], check=True)
 
 
+def copy_and_check(source: Path, target: Path) -> None:
+    """`cp`, then the SHA-256 of every file: what a download gives, one after the other."""
+    copy(source, target, sync=False)
+    for path in files_of(target):
+        with path.open("rb") as file:
+            hashlib.file_digest(file, "sha256")
+
+
 def in_memory(folder: Path, *, wanted: bool) -> None:
     """The stored files are in the page cache, or are not."""
     os.sync()
@@ -122,7 +131,7 @@ def folder(origin: Path, size: int, scratch: Path, rounds: int) -> None:
     store = Store.open(Storage(address=f"file://{scratch}/kept"))
     store.check()
     copied, back = scratch / "copy", scratch / "back"
-    names = ("up", "cp", "cp + sync", "down", "cp back", "down from disk", "cp from disk")
+    names = ("up", "cp", "cp + sync", "down", "cp back", "cp + check", "down from disk", "cp from disk")
     took: Times = {name: [] for name in names}
     for number in range(rounds):
         plain = [
@@ -137,6 +146,7 @@ def folder(origin: Path, size: int, scratch: Path, rounds: int) -> None:
         runs = [
             ("down", lambda: store.download(PREFIX, files, back)),  # noqa: B023
             ("cp back", lambda: copy(scratch / "kept" / PREFIX, back, sync=False)),
+            ("cp + check", lambda: copy_and_check(scratch / "kept" / PREFIX, back)),
             ("down from disk", lambda: store.download(PREFIX, files, back)),  # noqa: B023
             ("cp from disk", lambda: copy(scratch / "kept" / PREFIX, back, sync=False)),
         ]
@@ -147,6 +157,7 @@ def folder(origin: Path, size: int, scratch: Path, rounds: int) -> None:
     report("upload", size, took, "up", "cp + sync")
     report("upload", size, took, "up", "cp")
     report("download", size, took, "down", "cp back")
+    report("download", size, took, "down", "cp + check")
     report("download from disk", size, took, "down from disk", "cp from disk")
     store.delete(PREFIX)
     for path in (copied, back):
