@@ -31,6 +31,7 @@ IMAGE_PYTHON = "python3"
 """By this name an image has the Python that starts its ranks."""
 _IMAGE_BOOT = """
 import sys
+sys.path[:] = [folder for folder in sys.path if folder]  # a file of the program must not take the place of Python's
 try:
     from clutch.runtime.boot import start
 except ImportError as missing:

@@ -52,7 +52,8 @@ def two(engine_socket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def trial_of(place: DockerCluster, slots: int, state: str = "completed", **more: Any) -> TrialView:
-    more = {"files": {"train.py": TRAIN, "mine.py": OWN}, "entrypoint": ["python3", "train.py"], **more}
+    files = {"train.py": TRAIN, "mine.py": OWN, "resource.py": "1 / 0"}  # a module of Python that boot needs
+    more = {"files": files, "entrypoint": ["python3", "train.py"], **more}
     experiment = place.start([], resources={"slots_per_trial": slots, "kind": "artificial"}, **more)
     place.ended(experiment, state)
     [trial] = place.trials(experiment)
