@@ -51,6 +51,13 @@ bench: setup ## the benchmarks, each beside a peer or a physical limit
 	@$(BIN)/python benchmarks/agent_link.py
 	@$(BIN)/python benchmarks/api.py
 	@$(BIN)/python benchmarks/cluster.py
+	@$(BIN)/python benchmarks/metrics.py --seconds 4
+	@$(BIN)/python benchmarks/reporting.py --points 20000
+	@$(BIN)/python benchmarks/experiments.py trials init --count 200
+	@$(BIN)/python benchmarks/experiments.py stop
+	@$(BIN)/python benchmarks/experiment_peers.py --trials 200 --ray-trials 16
+	@$(BIN)/python benchmarks/checkpoints.py --gib 0.5 --rounds 1
+	@$(BIN)/python benchmarks/distributed.py --ranks 8 --quick
 
 clean: ## remove .venv and caches
 	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
