@@ -219,7 +219,8 @@ class Supervisor:
         self._hear()  # a rank says how it failed before its launcher can end
         code = child.process.returncode
         if code and not self._was_asked(code):
-            self.failed(End(child.who, code, tail_text(tail), found(child.words), bool(self.asked)))
+            late = bool(self.asked) or self._ends >= 0  # a launcher ends because of its ranks
+            self.failed(End(child.who, code, tail_text(tail), found(child.words), late))
             child.send(signal.SIGKILL)  # what it left behind
 
     def _was_asked(self, code: int) -> bool:
