@@ -128,7 +128,7 @@ async def test_the_line_is_bounded_and_commits_are_shared() -> None:
         ]
         for _ in range(20):
             await asyncio.sleep(0)
-        assert lane._waiting_points <= 100
+        assert lane._line.waiting_size <= 100
         store.gate.set()
         assert await asyncio.gather(*calls) == [1] * 50
         running.cancel()

@@ -76,7 +76,7 @@ async def test_who_comes_too_much_waits_for_room() -> None:
         calls = [group.create_task(lane.write([piece(0, bytes(30_000), rank=rank)])) for rank in range(10)]
         for _ in range(20):
             await asyncio.sleep(0)
-        assert lane._writer._waiting_bytes <= 100_000, "the line is bounded"
+        assert lane._writer._line.waiting_size <= 100_000, "the line is bounded"
         store.gate.set()
         assert [one[0].stdout for one in await asyncio.gather(*calls)] == [30_000] * 10
         await refused(TooLarge, lane.write([piece(0, bytes(100_001))]))

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from clutch.master.lanes.line import Call, Line, LineBounds, LineWords
 from clutch.master.metrics_lane.base import MetricsStore
 from clutch.master.metrics_lane.exact import page_of
 from clutch.master.metrics_lane.reading import last_points, series_of
@@ -21,7 +22,7 @@ from clutch.master.metrics_lane.series import shape_tools
 from clutch.master.metrics_lane.summarising import Summaries
 from clutch.master.metrics_lane.taking import News, needs_loose, values_in
 from clutch.wire.api import Page
-from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError, Stale, TimedOut, TooLarge, Unavailable
+from clutch.wire.errors import BadRequest, BrokenInvariant, ClutchError
 from clutch.wire.experiment_api import MetricSummary
 from clutch.wire.ids import Epoch, Fence, MemberId, TaskId
 from clutch.wire.metrics import (
@@ -35,7 +36,6 @@ from clutch.wire.metrics import (
 )
 
 Incarnation = tuple[MemberId, Fence]
-_STALE_TRIES = 3
 _AT_ONCE = 4
 T = TypeVar("T")
 
@@ -55,21 +55,21 @@ class MetricsSettings(msgspec.Struct, frozen=True):
     write_timeout_s: float = 60.0
 
 
-class _Call:
-    """One caller's batches, and the caller."""
+class _Call(Call[int]):
+    """One caller's batches; answered with the sequence up to which they are durable."""
 
-    __slots__ = ("answer", "batches", "incarnation", "size", "values")
+    __slots__ = ("batches", "incarnation", "values")
 
     def __init__(self, incarnation: Incarnation, batches: tuple[MetricBatch, ...]) -> None:
+        super().__init__(str(incarnation[0]), len(batches) + sum(len(batch.points) for batch in batches))
         self.incarnation = incarnation
         self.batches = batches
-        self.size = len(batches) + sum(len(batch.points) for batch in batches)
         self.values = sum(values_in(batch.points) for batch in batches)
-        self.answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def refuse(self, error: BaseException) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
+
+_WORDS = LineWords(
+    "metrics", "points", "Send fewer batches at a time.", "Send them again; what was stored is not stored twice."
+)
 
 
 class MetricsLane:
@@ -80,14 +80,12 @@ class MetricsLane:
         self.settings = settings or MetricsSettings()
         self._known: dict[Incarnation, SourceState] = {}
         self._reached: dict[Incarnation, int] = {}
-        self._waiting: list[_Call] = []
-        self._waiting_points = 0
-        self._arrived = asyncio.Event()
-        self._room = asyncio.Condition()
-        self._turn = asyncio.Lock()
+        bounds = LineBounds(
+            self.settings.waiting_max_points, self.settings.commit_max_points, self.settings.write_timeout_s
+        )
+        self._line: Line[_Call] = Line(_WORDS, bounds, self._commit, self._known.clear)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="metrics")
         self._summaries = Summaries(store, self._threads)
-        self._ended = False
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -99,20 +97,7 @@ class MetricsLane:
 
     async def run(self) -> None:
         """Commit what comes in, until cancelled."""
-        group: list[_Call] = []
-        try:
-            while True:
-                await self._arrived.wait()
-                group = self._next_group()
-                async with self._turn:
-                    await self._serve(group)
-                async with self._room:
-                    self._waiting_points -= sum(call.size for call in group)
-                    self._room.notify_all()
-        finally:
-            self._ended = True
-            for call in (*group, *self._waiting):
-                call.refuse(_has_ended())
+        await self._line.run()
 
     def close_threads(self) -> None:
         self._threads.shutdown()
@@ -126,7 +111,7 @@ class MetricsLane:
     async def opened(self, member: MemberId, fence: Fence) -> MetricsCommitted:
         """What the store itself says that it has of an incarnation; the member sends from there."""
         check_incarnation(member, fence)
-        async with self._turn:
+        async with self._line.turn:
             found = await self.store.known([(member, fence)])
             sequence = found[0].sequence if found else 0
             return MetricsCommitted(member, fence, sequence)
@@ -138,85 +123,26 @@ class MetricsLane:
         under its own epoch; what it reports beyond the step from which its successor resumed is superseded.
         """
         check_incarnation(member, fence)
-        call = _Call((member, fence), tuple(batches))
-        if call.size > self.settings.waiting_max_points:
-            raise TooLarge(
-                f"{call.size} points in one write, at most {self.settings.waiting_max_points}",
-                object=str(member),
-                next_step="Send fewer batches at a time.",
-            )
-        try:
-            async with asyncio.timeout(self.settings.write_timeout_s):
-                await self._enter(call)
-                return await call.answer
-        except TimeoutError:
-            raise TimedOut(
-                f"the metrics were not durable within {self.settings.write_timeout_s:.0f} s",
-                object=str(member),
-                next_step="Send them again; what was stored is not stored twice.",
-            ) from None
+        sequence: int = await self._line.ask(_Call((member, fence), tuple(batches)))
+        return sequence
 
-    async def _enter(self, call: _Call) -> None:
-        async with self._room:
-            await self._room.wait_for(
-                lambda: self._ended or self._waiting_points + call.size <= self.settings.waiting_max_points
-            )
-            if self._ended:
-                raise _has_ended()
-            self._waiting.append(call)
-            self._waiting_points += call.size
-            self._arrived.set()
-
-    def _next_group(self) -> list[_Call]:
-        size, count = 0, 0
-        for call in self._waiting:
-            if count and size + call.size > self.settings.commit_max_points:
-                break
-            size += call.size
-            count += 1
-        group, self._waiting = self._waiting[:count], self._waiting[count:]
-        if not self._waiting:
-            self._arrived.clear()
-        return group
-
-    async def _serve(self, group: list[_Call]) -> None:
-        """Commit one group. Whatever goes wrong is told to those who wait for it."""
-        for _ in range(_STALE_TRIES):
-            try:
-                taken = await self._take(group)
-            except Stale:
-                self._known.clear()  # another master wrote: see what it wrote and go on behind it
-                continue
-            except ClutchError as error:
-                self._known.clear()  # whether it was written is not always known
-                if len(group) == 1:
-                    group[0].refuse(error)
-                for call in group if len(group) > 1 else ():
-                    await self._serve([call])  # one source's trouble is not everybody's
-                return
-            for call in taken:
-                if not call.answer.done():
-                    call.answer.set_result(self._known[call.incarnation].sequence)
-            return
-        for call in group:
-            call.refuse(Unavailable("another master writes the same metrics", object="metrics", next_step="Reconnect."))
-
-    async def _take(self, group: list[_Call]) -> list[_Call]:
+    async def _commit(self, group: list[_Call]) -> None:
+        """What is new of these calls in one commit, and their answers."""
         await self._learn(list(dict.fromkeys(call.incarnation for call in group)))
         calls: dict[Incarnation, list[_Call]] = {}
         for call in group:
-            if not call.answer.done():  # refused before, or nobody waits for it any more
-                calls.setdefault(call.incarnation, []).append(call)
+            calls.setdefault(call.incarnation, []).append(call)
         work = [(self._known[one], mine, await self._loose(self._known[one], mine)) for one, mine in calls.items()]
-        if sum(call.size for _, mine, _ in work for call in mine) <= self.settings.inline_max_points:
+        if sum(call.size for call in group) <= self.settings.inline_max_points:
             changes, refused = _prepared(work)
         else:
             changes, refused = await asyncio.get_running_loop().run_in_executor(self._threads, _prepared, work)
         for call, error in refused:
             call.refuse(error)
         if changes:
-            await self._commit(changes)
-        return [call for _, mine, _ in work for call in mine if not call.answer.done()]
+            await self._write(changes)
+        for call in group:
+            call.give(self._known[call.incarnation].sequence)
 
     async def _learn(self, incarnations: Sequence[Incarnation]) -> None:
         unknown = [one for one in incarnations if one not in self._known]
@@ -228,7 +154,7 @@ class MetricsLane:
         found = {state.incarnation: state for state in await self.store.known(unknown)}
         self._known |= {one: found.get(one, SourceState(*one)) for one in unknown}
 
-    async def _commit(self, changes: list[SourceChange]) -> None:
+    async def _write(self, changes: list[SourceChange]) -> None:
         ids = await self.store.write(changes)
         for change, source in zip(changes, ids, strict=True):
             state = replace(change.state, id=source)
@@ -314,7 +240,7 @@ class MetricsLane:
 
     async def forget(self, task: TaskId) -> int:
         """Remove everything of a task; how many incarnations went."""
-        async with self._turn:
+        async with self._line.turn:
             gone = await self.store.forget(task)
             self._known.clear()
             self._summaries.forget()
@@ -339,7 +265,3 @@ def _prepared(
         if change is not None:
             changes.append(change)
     return changes, refused
-
-
-def _has_ended() -> Unavailable:
-    return Unavailable("the metrics lane has ended", object="metrics", next_step="Reconnect to the present master.")

@@ -1,8 +1,7 @@
 """The output lane's writer: what agents ship becomes durable, once, in order, many connections in one commit.
 
-Whoever writes waits in a bounded line; one task takes what has come in, finds what is new of it, packs it and commits
-it in one transaction, then answers. Memory is bounded by the line and one commit, whatever tasks print. A commit that
-fails is an error for those who waited for it, and the lane goes on: they send again what is not acknowledged.
+Of what has come in it finds what is new, packs it and commits it in one transaction, then answers. How callers wait,
+and what they hear when a commit fails, is ``lanes.line``'s.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from contextlib import asynccontextmanager
 import msgspec
 from msgspec.structs import replace
 
+from clutch.master.lanes.line import Call, Line, LineBounds, LineWords
 from clutch.master.output.base import OutputStore
 from clutch.master.output.bell import Bell
 from clutch.master.output.building import build, needs_tail
 from clutch.master.output.records import SEGMENT_BYTES, Key, Segment, Span, StreamChange, StreamState, checked_key
 from clutch.master.output.taking import Frame, Incarnation, News, Taking
-from clutch.wire.errors import BrokenInvariant, ClutchError, Stale, TimedOut, TooLarge, Unavailable
+from clutch.wire.errors import BrokenInvariant, ClutchError
 from clutch.wire.ids import Fence, MemberId
 from clutch.wire.link import OutputCommitted, OutputPiece
 
 _FRAME_BYTES = 200
 """What a frame weighs besides its bytes."""
-_STALE_TRIES = 3
 
 
 class LaneSettings(msgspec.Struct, frozen=True):
@@ -43,21 +42,19 @@ class LaneSettings(msgspec.Struct, frozen=True):
     write_timeout_s: float = 60.0
 
 
-class _Call:
-    """One caller's frames, and the caller."""
+class _Call(Call[list[OutputCommitted]]):
+    """One caller's frames; answered with how far each incarnation in them is."""
 
-    __slots__ = ("answer", "frames", "incarnations", "size")
+    __slots__ = ("frames", "incarnations")
 
-    def __init__(self, frames: Sequence[Frame], answer: asyncio.Future[list[OutputCommitted]]) -> None:
-        self.frames = frames
-        self.answer = answer
-        self.incarnations: dict[Incarnation, None] = {(frame.member, frame.fence): None for frame in frames}
+    def __init__(self, frames: Sequence[Frame]) -> None:
         data = sum(len(frame.data) for frame in frames if isinstance(frame, OutputPiece))
-        self.size = data + _FRAME_BYTES * len(frames)
+        super().__init__("output", data + _FRAME_BYTES * len(frames))
+        self.frames = frames
+        self.incarnations: dict[Incarnation, None] = {(frame.member, frame.fence): None for frame in frames}
 
-    def refuse(self, error: BaseException) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
+
+_WORDS = LineWords("output", "bytes", "Send less at a time.", "Open the streams again and send from what is committed.")
 
 
 class OutputWriter:
@@ -71,19 +68,18 @@ class OutputWriter:
         self._bell = bell
         self._clock = clock
         self._known: dict[Key, StreamState] = {}
-        self._waiting: list[_Call] = []
-        self._waiting_bytes = 0
-        self._arrived = asyncio.Event()
-        self._room = asyncio.Condition()
-        self._turn = asyncio.Lock()
-        self._ended = False
+        bounds = LineBounds(
+            self.settings.waiting_max_bytes, self.settings.commit_max_bytes, self.settings.write_timeout_s
+        )
+        self._line: Line[_Call] = Line(_WORDS, bounds, self._commit, self._known.clear)
+        self._packer: ThreadPoolExecutor | None = None
 
     # -- the doors -----------------------------------------------------------------------------------------------
 
     async def opened(self, member: MemberId, fence: Fence) -> OutputCommitted:
         """What the store has of an incarnation; the agent sends from there."""
         checked_key(Key(member, fence, "stdout"))
-        async with self._turn:
+        async with self._line.turn:
             self._known.pop(Key(member, fence, "stdout"), None)  # look it up again: the store knows best
             taking = Taking(await self._states([(member, fence)]))
             return taking.reached((member, fence))
@@ -91,7 +87,7 @@ class OutputWriter:
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """Nothing is committed inside; for those who change rows in another way."""
-        async with self._turn:
+        async with self._line.turn:
             try:
                 yield
             finally:
@@ -104,106 +100,32 @@ class OutputWriter:
         """
         if not frames:
             return []
-        call = _Call(frames, asyncio.get_running_loop().create_future())
+        call = _Call(frames)
         for one in call.incarnations:
             checked_key(Key(*one, "stdout"))
-        if call.size > self.settings.waiting_max_bytes:
-            raise TooLarge(
-                f"{call.size} bytes in one write, at most {self.settings.waiting_max_bytes}",
-                object="output",
-                next_step="Send less at a time.",
-            )
-        try:
-            async with asyncio.timeout(self.settings.write_timeout_s):
-                await self._enter(call)
-                return await call.answer
-        except TimeoutError:
-            raise TimedOut(
-                f"the output was not durable within {self.settings.write_timeout_s:.0f} s",
-                object="output",
-                next_step="Open the streams again and send from what is committed.",
-            ) from None
-
-    async def _enter(self, call: _Call) -> None:
-        async with self._room:
-            await self._room.wait_for(
-                lambda: self._ended or self._waiting_bytes + call.size <= self.settings.waiting_max_bytes
-            )
-            if self._ended:
-                raise _has_ended()
-            self._waiting.append(call)
-            self._waiting_bytes += call.size
-            self._arrived.set()
+        committed: list[OutputCommitted] = await self._line.ask(call)
+        return committed
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Commit what comes in, until cancelled."""
-        with ThreadPoolExecutor(1, thread_name_prefix="output-packer") as packer:
-            group: list[_Call] = []
-            try:
-                while True:
-                    await self._arrived.wait()
-                    group = self._next_group()
-                    async with self._turn:
-                        await self._serve(group, packer)
-                    async with self._room:
-                        self._waiting_bytes -= sum(call.size for call in group)
-                        self._room.notify_all()
-            finally:
-                self._ended = True
-                for call in (*group, *self._waiting):
-                    call.refuse(_has_ended())
+        with ThreadPoolExecutor(1, thread_name_prefix="output-packer") as self._packer:
+            await self._line.run()
 
-    def _next_group(self) -> list[_Call]:
-        size, count = 0, 0
-        for call in self._waiting:
-            if count and size + call.size > self.settings.commit_max_bytes:
-                break
-            size += call.size
-            count += 1
-        group, self._waiting = self._waiting[:count], self._waiting[count:]
-        if not self._waiting:
-            self._arrived.clear()
-        return group
-
-    async def _serve(self, group: list[_Call], packer: ThreadPoolExecutor) -> None:
-        """Commit one group. Whatever goes wrong is told to those who wait for it."""
-        for _ in range(_STALE_TRIES):
-            try:
-                taken, taking = await self._take(group)
-                await self._commit(taking.news, packer)
-            except Stale:
-                self._known.clear()  # another master wrote: see what it wrote and go on behind it
-                continue
-            except ClutchError as error:
-                self._known.clear()  # whether it was written is not always known
-                if len(group) == 1:
-                    group[0].refuse(error)
-                for call in group if len(group) > 1 else ():
-                    await self._serve([call], packer)  # one stream's trouble is not everybody's
-                return
-            for call in taken:
-                if not call.answer.done():
-                    call.answer.set_result([taking.reached(one) for one in call.incarnations])
-            self._bell.ring({key.member.task: None for key in taking.news})
-            return
-        for call in group:
-            call.refuse(Unavailable("another master writes the same streams", object="output", next_step="Reconnect."))
-
-    async def _take(self, group: list[_Call]) -> tuple[list[_Call], Taking]:
+    async def _commit(self, group: list[_Call]) -> None:
+        """What is new of these calls in one commit, and their answers."""
         incarnations = {one: None for call in group for one in call.incarnations}
         taking = Taking(await self._states(list(incarnations)))
-        taken = []
         for call in group:
-            if call.answer.done():
-                continue  # refused before, or nobody waits for it any more
             try:
                 taking.take(call.frames)
-                taken.append(call)
             except ClutchError as error:
                 call.refuse(error)
-        return taken, taking
+        await self._write(taking.news)
+        for call in group:
+            call.give([taking.reached(one) for one in call.incarnations])
+        self._bell.ring({key.member.task: None for key in taking.news})
 
     async def _states(self, incarnations: Sequence[Incarnation]) -> dict[Key, StreamState]:
         unknown = [one for one in incarnations if Key(*one, "stdout") not in self._known]
@@ -220,7 +142,7 @@ class OutputWriter:
                 raise
         return self._known
 
-    async def _commit(self, news: dict[Key, News], packer: ThreadPoolExecutor) -> None:
+    async def _write(self, news: dict[Key, News]) -> None:
         work: list[tuple[StreamState, News, list[Segment]]] = []
         for key, new in news.items():
             state = self._known[key]
@@ -238,7 +160,7 @@ class OutputWriter:
         if size <= self.settings.inline_max_bytes:
             made = changes()
         else:
-            made = await asyncio.get_running_loop().run_in_executor(packer, changes)
+            made = await asyncio.get_running_loop().run_in_executor(self._packer, changes)
         ids = await self.store.write(made)
         for change, stream in zip(made, ids, strict=True):
             self._known[change.state.key] = replace(change.state, id=stream)
@@ -249,7 +171,3 @@ class OutputWriter:
         if not rows or rows[0].start != state.tail_start or rows[-1].end != state.committed:
             raise BrokenInvariant("the tail of a stream has a hole", object=str(state.key))
         return rows
-
-
-def _has_ended() -> Unavailable:
-    return Unavailable("the output lane has ended", object="output", next_step="Reconnect to the present master.")
