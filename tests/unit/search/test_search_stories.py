@@ -16,12 +16,11 @@ FAILS = float("nan")
 
 
 class Player:
-    """Lets trials train in the order in which they were asked to; each validates at the rungs of its bracket."""
+    """Lets trials train in the order in which they were asked to; each validates when it has done what it was asked."""
 
-    def __init__(self, method: Method, max_time: int, story: Story, rungs: list[tuple[int, ...]] | None = None) -> None:
+    def __init__(self, method: Method, max_time: int, story: Story) -> None:
         self.search = Search(experiment(method, max_time=max_time))
         self.story = story
-        self.rungs = rungs
         self.queue: deque[tuple[int, int]] = deque()
         self.compared: dict[int, list[int]] = {}
 
@@ -48,15 +47,12 @@ class Player:
         if trial.told_to_leave is None and length == trial.target:
             trial.reported = length
             self._tell(Trained(number, length, value))
-        if self.rungs is not None and trial.told_to_leave is None:
-            self.queue.append((number, self.rungs[number - 1][len(seen)]))
 
     def _tell(self, event: Event) -> None:
         actions = self.search.tell(event)
         for action in actions:
             if isinstance(action, Train):
-                first = action.length if self.rungs is None else self.rungs[action.trial - 1][0]
-                self.queue.append((action.trial, first))
+                self.queue.append((action.trial, action.length))
         for action in actions:
             if isinstance(action, Stop | Finish):
                 how = How.STOPPED if isinstance(action, Stop) else How.COMPLETED
@@ -111,7 +107,7 @@ def test_promotion(story: Story) -> None:
     ],
 )
 def test_stopping(story: Story) -> None:
-    found = Player(STOPPING, 80, story, [(20, 40, 80)] * 8).play()
+    found = Player(STOPPING, 80, story).play()
     assert found == {number: lengths for number, (lengths, _) in enumerate(story, 1)}
 
 
@@ -120,8 +116,7 @@ def test_brackets_compare_only_their_own(promotion: bool) -> None:
     """The three of the first bracket are better than the two of the second, which all go to the end all the same."""
     method = AdaptiveAsha(5, max_rungs=2, divisor=3, promotion=promotion)
     story: Story = [([30, 90], 0.1), ([30], 0.2), ([30], 0.3), ([90], 8.0), ([90], 9.0)]
-    rungs: list[tuple[int, ...]] = [(30, 90)] * 3 + [(90,)] * 2
-    found = Player(method, 90, story, None if promotion else rungs).play()
+    found = Player(method, 90, story).play()
     assert found == {number: lengths for number, (lengths, _) in enumerate(story, 1)}
 
 

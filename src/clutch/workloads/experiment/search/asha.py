@@ -24,7 +24,8 @@ class Stopping:
         self._divisor = divisor
 
     def begins(self, turn: Turn[Halving], trial: int) -> None:
-        turn.do(Train(trial, self.lengths[-1]))
+        """It is asked for one rung after the other: whoever only does what is asked is compared at each of them."""
+        turn.do(Train(trial, self.lengths[turn.state.brackets[self.number].towards[trial]]))
 
     def hears(self, turn: Turn[Halving], event: Validated | Trained) -> None:
         """A trial that was told to leave is not heard: it is compared once at each rung."""
@@ -32,7 +33,7 @@ class Stopping:
         if not turn.state.roll.listens(trial):
             return
         time = event.time if isinstance(event, Validated) else event.length
-        rung = turn.state.brackets[self.number].towards[trial]
+        first = rung = turn.state.brackets[self.number].towards[trial]
         while time >= self.lengths[rung]:
             place = self._enter(turn, rung, trial, event.value)
             if rung == len(self.lengths) - 1:
@@ -44,6 +45,8 @@ class Stopping:
                 return
             rung += 1
             turn.remember(Climbed(self.number, trial, rung))
+        if rung > first:
+            turn.do(Train(trial, self.lengths[rung]))
 
     def loses(self, turn: Turn[Halving], trial: int, how: How) -> None:
         """A trial is about to be struck off. One that failed on its way to a rung counts there as the worst."""
