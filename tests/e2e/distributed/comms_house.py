@@ -4,15 +4,20 @@
 
 ``ORDERS`` is one JSON object: ``nodes`` (how many ranks each has), ``story`` (a function of this file), ``options`` for
 it, ``hurt``: a list of [seconds after all have met, rank, signal]. It answers with one JSON object for each rank.
+
+``meeting`` are more arguments of the meeting. ``namespace`` is the network namespace of the last node, ``cable`` what
+joins it to the others: a wound may also be "down" or "up", which is done to the cable.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -43,6 +48,7 @@ def main() -> None:
             chief_key=keys[0].public,
             allowed=frozenset(pair.public for pair in keys),
             within_s=60.0,
+            **orders.get("meeting", {}),
         )
         children.append(start(orders, rank, (local_rank, local_size), meeting))
     answer(orders, children, keys, port)
@@ -71,12 +77,17 @@ def live(orders: dict[str, Any], rank: int, place: tuple[int, int], meeting: Mee
 
     try:
         size = sum(orders["nodes"])
+        if orders.get("namespace") and rank >= size - orders["nodes"][-1]:
+            enter_namespace(orders["namespace"])
         with Group.create(rank, size, meeting, local_rank=place[0], local_size=place[1]) as group:
             said(b"met")
-            seen["result"] = STORIES[orders["story"]](group, **orders.get("options", {}))
+            try:
+                seen["result"] = STORIES[orders["story"]](group, **orders.get("options", {}))
+            finally:
+                seen["at"] = time.monotonic()
     except ClutchError as error:
         seen |= {"error": error.code, "said": str(error), "ranks": list(getattr(error, "ranks", ()))}
-        seen["at"] = time.monotonic()
+        seen["closed_at"] = time.monotonic()
     except BaseException as error:  # the test looks at it
         seen["crash"] = f"{type(error).__name__}: {error}"
     data = json.dumps(seen).encode()
@@ -104,19 +115,28 @@ def answer(orders: dict[str, Any], children: list[tuple[int, int]], keys: list[K
             met_at = time.monotonic()
         while met_at and hurt and time.monotonic() >= met_at + hurt[0][0]:
             _, rank, number = hurt.pop(0)
-            hurt_at[rank] = time.monotonic()
+            hurt_at.setdefault(rank, time.monotonic())
+            if number in ("up", "down"):
+                subprocess.run(["ip", "link", "set", orders["cable"], number], check=True)
+                continue
             os.kill(children[rank][0], number)
-            if number == signal.SIGSTOP:
+            if number == signal.SIGSTOP and [rank, signal.SIGCONT] not in [wound[1:] for wound in hurt]:
                 open_pipes.discard(children[rank][1])
     found = []
     for rank, (process, reading) in enumerate(children):
-        if reading in open_pipes or rank in hurt_at:
+        if reading in open_pipes or (rank in hurt_at and not outputs[reading].endswith(b"}")):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         last = outputs[reading].split(b"\n")[-1]
         found.append(json.loads(last) if last else {"rank": rank, "silent": True})
     print(json.dumps({"ranks": found, "hurt_at": hurt_at}), flush=True)
+
+
+def enter_namespace(name: str) -> None:
+    with open(f"/var/run/netns/{name}") as file:  # noqa: PTH123
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0x40000000):
+            raise OSError(ctypes.get_errno(), f"namespace {name}")
 
 
 # -- stories ------------------------------------------------------------------------------------------------------
@@ -188,6 +208,28 @@ def busy(group: Group, seconds: float = 20.0, size: int = 0) -> Any:
         else:
             group.broadcast(turn, turn % group.size)
     return turn
+
+
+def goes_on(group: Group, seconds: float, size: int = 0) -> Any:
+    """Calls until the time is over on one of the ranks; how many of them there were."""
+    import numpy
+
+    until = time.monotonic() + seconds
+    turn = 0
+    while group.allreduce(time.monotonic() < until, min):
+        turn += 1
+        if size:
+            came = group.allgather(numpy.full(size, turn))
+            assert all((part == turn).all() for part in came)
+    return turn
+
+
+def holds_on(group: Group, who: int, seconds: float) -> Any:
+    """One rank lets no other thread of its process run Python for a while."""
+    group.barrier()
+    if group.rank == who:
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    return group.allgather(group.rank)
 
 
 def idle(group: Group, seconds: float = 3.0) -> Any:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,37 @@ def test_a_port_that_is_taken_is_an_error_unless_there_is_another() -> None:
         assert together([joined((rank, 2), meeting) for rank in range(2)]) == [[0, 1], [0, 1]]
 
 
+def strange(port: int, answer: bytes, met: threading.Event) -> None:
+    """A program that is at the port before rank 0, and is found there once."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        met.set()
+        with listener.accept()[0] as wire:
+            wire.recv(64)
+            wire.sendall(answer)
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["hangs up", "speaks otherwise"])
+def test_who_was_at_the_port_before_rank_0_does_no_harm(answer: bytes) -> None:
+    """Such as rank 0's last group, which was about to close. Nor does it later, when ranks speak with each other."""
+    meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=20)
+    listens, rank_0_may_come = threading.Event(), threading.Event()
+
+    def before() -> None:
+        strange(meeting.ports[0], answer, listens)
+        rank_0_may_come.set()
+
+    def work(rank: int) -> list[list[Any]]:
+        assert (listens if rank else rank_0_may_come).wait(20)
+        with Group.create(rank, 2, meeting) as group:
+            until = time.monotonic() + 0.6
+            found = [group.allgather(rank)]
+            while group.allreduce(time.monotonic() < until, min):
+                time.sleep(0.02)
+            return [*found, group.allgather(rank)]
+
+    assert together([before, lambda: work(0), lambda: work(1)])[1:] == [[[0, 1], [0, 1]]] * 2
+
+
 def test_who_does_not_come_is_named() -> None:
     meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=2.0)
     found = together([joined((rank, 4), meeting) for rank in (0, 2)])
@@ -138,12 +170,28 @@ def test_what_ranks_say_of_themselves_must_fit() -> None:
     assert isinstance(other, BadRequest)
     assert "this group has 2 ranks" in str(other)
     assert isinstance(chief, TimedOut)
-    twice = meet([(0, 2, 0, 1), (1, 2, 0, 1), (1, 2, 0, 1)])
-    assert sum(isinstance(error, Conflict) for error in twice) == 1
     with pytest.raises(BadRequest, match="rank 2 is not from 0 to 1"):
         Group.create(2, 2)
     with pytest.raises(BadRequest, match="no place to meet"):
         Group.create(0, 2)
+
+
+def test_a_second_process_of_a_rank_is_refused_and_the_group_goes_on() -> None:
+    meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=20)
+    refused = threading.Event()
+
+    def work(rank: int) -> list[Any]:
+        try:
+            with Group.create(rank, 2, meeting) as group:
+                assert refused.wait(20)
+                return group.allgather(rank)
+        except Conflict:
+            refused.set()
+            raise
+
+    chief, *others = together([lambda rank=rank: work(rank) for rank in (0, 1, 1)])  # type: ignore[misc]
+    assert chief == [0, 1]
+    assert sorted(isinstance(one, Conflict) for one in others) == [False, True]
 
 
 def test_a_rank_with_a_key_that_is_not_in_the_roster_is_told_so() -> None:

@@ -23,7 +23,7 @@ from clutch.runtime.distributed.pulse import Looks, Pulse, State
 from clutch.wire.errors import BadRequest, Conflict
 
 _ZAP = "inproc://zeromq.zap.01"
-_FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _WATCHED = _FAILED | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _BYTES_RECEIVED_AT = 128
 """Where ``tcpi_bytes_received`` stands in the kernel's ``struct tcp_info``, of Linux 4.1 and later."""
@@ -145,6 +145,7 @@ class Upward:
         self._looks = Looks(now)
         self._endpoints = [f"tcp://{bracketed(meeting.address)}:{port}" for port in meeting.ports]
         self._endpoint = ""
+        self._given_up: set[str] = set()
         self._descriptors: dict[str, int] = {}
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         _prepare(self.socket, meeting)
@@ -163,12 +164,17 @@ class Upward:
                 self.socket.send(encoded, zmq.NOBLOCK)
 
     def happened(self) -> Iterator[str]:
-        """``up``, ``ended``, ``refused`` (our key) or ``failed`` (ZeroMQ itself has given this connection up)."""
+        """``up``, ``ended``, ``refused`` (our key) or ``failed`` (``try_again`` later).
+
+        A connection that is broken off ZeroMQ makes again by itself. One with a program that speaks otherwise it gives
+        up, though rank 0 may have the port next.
+        """
         for kind, value, endpoint in _events(self.monitor):
             if kind == zmq.EVENT_CONNECTED:
                 self._descriptors[endpoint] = value
             elif not self.up and kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up, self._endpoint = True, endpoint
+                self._given_up.clear()
                 for other in self._endpoints:
                     if other != endpoint:
                         with suppress(zmq.ZMQError):
@@ -179,8 +185,17 @@ class Upward:
                 yield "ended"
             elif not self.up and kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 yield "refused"
-            elif not self.up and kind & _FAILED:
+            elif not self.up and kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                self._given_up.add(endpoint)
                 yield "failed"
+
+    def try_again(self) -> None:
+        """Where ZeroMQ has given up, and only there: another connection may be all but made."""
+        for endpoint in sorted(self._given_up):
+            with suppress(zmq.ZMQError):
+                self.socket.disconnect(endpoint)
+            self.socket.connect(endpoint)
+        self._given_up.clear()
 
     def silent(self, now: float) -> bool:
         """Whether rank 0 is lost by its silence. Said once."""

@@ -77,7 +77,7 @@ class Control:
             self._chief = Chief(self._size, until, self._meeting.within_s, os.urandom(16))
             self._act(self._chief.come(Hello(seat, self._meeting.keys.public)))
         else:
-            self._connect()
+            self._upward = Upward(self._context, self._meeting, time.monotonic())
         self._thread.start()
 
     def wait_welcome(self, until: float) -> Welcome:
@@ -216,7 +216,8 @@ class Control:
             self._lose_chief(self._meeting.dead_after_s)
         if self._again_at and now >= self._again_at:
             self._again_at = 0.0
-            self._connect()
+            if self._upward is not None:
+                self._upward.try_again()
 
     def _leave(self, until: float) -> None:
         """Who ends a connection with something unread in it takes its own last words back, so both sides take turns:
@@ -228,8 +229,9 @@ class Control:
         self._say_up(Left(self._seat.rank, dict(self._calls.made)))
         poller = self._poller()
         while self._expected() and (left := until - time.monotonic()) > 0:
-            poller.poll(int(left * 1000) + 1)
+            poller.poll(int(min(left, LOOKS_EVERY_S) * 1000) + 1)
             self._listen_around()
+            self._tick(time.monotonic())  # nobody waits for the goodbye of the dead
 
     def _expected(self) -> bool:
         """Whether somebody has yet to answer our goodbye."""
@@ -245,11 +247,6 @@ class Control:
         self._upward = None
 
     # ------------------------------------------------------------------------------------------------ connections
-
-    def _connect(self) -> None:
-        if self._upward is not None:
-            self._upward.close(0)
-        self._upward = Upward(self._context, self._meeting, time.monotonic())
 
     def _hear_visitors(self, visitors: Visitors) -> None:
         """At the chief: whose connections have ended."""

@@ -1,7 +1,8 @@
 """How items move in a call: from the ranks of a cell to its head, between heads, and back.
 
-Small items climb the tree of heads and come down it as one list. Large ones are only announced there; they go around
-the ring of heads (to everybody) or straight to the chief, so that no head sends more than everything once.
+A few heads send each other what their cells have, all at once: one message each way. Where there are more, small items
+climb the tree of heads and come down it as one list. Large ones are only announced there; they go around the ring of
+heads (to everybody) or straight to the chief, so that no head sends more than everything once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clutch.runtime.distributed.near import (
     settled,
 )
 from clutch.runtime.distributed.payload import Packed, list_of, unpack, unpack_list
-from clutch.runtime.distributed.shape import Scope, children_of, parent_of
+from clutch.runtime.distributed.shape import DIRECT_UP_TO, Scope, children_of, parent_of
 
 LARGE_BYTES = 32 << 10
 UP, DOWN, AROUND, SYNC_UP, SYNC_DOWN = range(5)
@@ -44,6 +45,16 @@ class Exchange:
 
     def meet(self, scope: Scope, call: Call, until: float) -> None:
         """Until all have come."""
+        if len(scope.heads) <= DIRECT_UP_TO:
+            if self._rank != scope.head:
+                self._send_up(call, (), until, SYNC_UP)
+                self._hear(self._lines[scope.head], call, SYNC_DOWN, until)
+                return
+            for rank in scope.cell[1:]:
+                self._hear(self._lines[rank], call, SYNC_UP, until)
+            self._directly(scope, call, (), until, SYNC_UP)
+            self._say_down(scope.cell[1:], beginning(call, SYNC_DOWN), until)
+            return
         items = self.gather(scope, call, (), until, SYNC_UP)
         self.spread(scope, call, items, scope.chief, until, SYNC_DOWN)
 
@@ -196,6 +207,8 @@ class Exchange:
 
     def _between(self, scope: Scope, call: Call, items: list[Item], until: float) -> list[Item]:
         """Everything of all cells, on each head."""
+        if len(scope.heads) <= DIRECT_UP_TO:
+            return [*items, *self._directly(scope, call, items, until, UP)]
         assert self._far is not None
         heads, index = scope.heads, scope.cell_index
         small, large = _apart(items)
@@ -214,6 +227,17 @@ class Exchange:
         if later:
             owners = {scope.cell_of(rank) for rank in later}
             found += self._around(scope, call, large, owners, until)
+        return found
+
+    def _directly(self, scope: Scope, call: Call, items: Sequence[Item], until: float, phase: int) -> list[Item]:
+        """To every other head what this cell has; from each what its cell has."""
+        found: list[Item] = []
+        others = [head for head in scope.heads if head != self._rank]
+        if others:
+            assert self._far is not None
+            self._far.send(others, call, phase, items)
+            for head in others:
+                found += self._far.receive(call, phase, head, until, self._look).items
         return found
 
     def _around(self, scope: Scope, call: Call, large: list[Item], owners: set[int], until: float) -> list[Item]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 
 LOOKS_EVERY_S = 0.2
-COUNTS_AT_MOST_S = 2 * LOOKS_EVERY_S
+COUNTS_AT_MOST_S = 3 * LOOKS_EVERY_S
 """So much of the time between two looks counts. Who looks later than this was stopped itself, or starved."""
 
 

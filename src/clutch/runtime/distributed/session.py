@@ -13,7 +13,7 @@ import zmq
 from clutch.runtime.distributed.calls import Calls
 from clutch.runtime.distributed.control import Control
 from clutch.runtime.distributed.exchange import Exchange
-from clutch.runtime.distributed.far import Far
+from clutch.runtime.distributed.far import THREADS, Far
 from clutch.runtime.distributed.meeting import Meeting, check_meeting
 from clutch.runtime.distributed.near import Door, Line, LineEnded, enter_door
 from clutch.runtime.distributed.shape import Seat, Shape, arrange
@@ -30,7 +30,7 @@ class Session:
         check_meeting(meeting)
         self._until = time.monotonic() + meeting.within_s
         self._calls = calls
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=THREADS)
         self._lines: dict[int, Line] = {}
         self._door: Door | None = None
         self._far: Far | None = None

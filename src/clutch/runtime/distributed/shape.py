@@ -2,7 +2,8 @@
 
 A *node* is what the ranks say it is. A *cell* are those ranks of a node that can reach each other's unix sockets; it is
 the whole node unless its members live in different containers. The lowest rank of a cell is its *head*: only heads
-speak over the network. Small messages go up and down a tree of heads, large ones around their ring.
+speak over the network. A few heads speak with each other directly. Where there are more, small messages go up and down
+a tree of heads, large ones around their ring.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import msgspec
 
 from clutch.wire.errors import BadRequest
 
+DIRECT_UP_TO = 4
+"""Up to so many heads, each speaks with each of the others."""
 STAR_UP_TO = 16
 """Up to so many heads, each speaks with the first one."""
 FAN_OUT = 4
