@@ -6,10 +6,13 @@
         cwd/            where the command begins, empty but for its mounts
         tmp/            its TMPDIR
         note            backend, ports, notices: an agent that comes later needs them
+    WORK/../tmp/HASH    a link to that tmp, which is what the member is told: the path of a unix socket has at most 107
+                        bytes, and Python's multiprocessing makes its sockets there
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -25,6 +28,7 @@ from clutch.wire.errors import BadRequest
 from clutch.wire.programs import Mount
 
 NOTE, TMP = "note", "tmp"
+LINK_SIGNS = 12
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -43,15 +47,21 @@ class Note(msgspec.Struct, frozen=True):
 class Folder(msgspec.Struct, frozen=True):
     cwd: Path
     tmp: Path
+    """By a short path."""
 
 
 class WorkFolders:
     def __init__(self, root: Path) -> None:
         self.root = root
-        root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._links = root.parent / TMP
+        for folder in (root, self._links):
+            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
 
     def path(self, key: Key) -> Path:
         return self.root / name_of(key)
+
+    def _link(self, name: str) -> Path:
+        return self._links / hashlib.sha256(name.encode()).hexdigest()[:LINK_SIGNS]
 
     def make(self, key: Key, run_as: RunAs | None, mounts: tuple[Mount, ...], *, anybodys: bool = False) -> Folder:
         """Fresh folders that belong to whom the member runs as, with a link for each mount.
@@ -60,19 +70,21 @@ class WorkFolders:
         nobody but the agent's user gets there.
         """
         top = self.path(key)
-        shutil.rmtree(top, ignore_errors=True)  # of an attempt that ended before the start
-        folder = Folder(top / "cwd", top / TMP)
+        self.remove(key)  # of an attempt that ended before the start
+        cwd, tmp = top / "cwd", top / TMP
         top.mkdir(mode=0o700 if anybodys else 0o711)
-        for path in (folder.cwd, folder.tmp):
+        for path in (cwd, tmp):
             path.mkdir(mode=0o700)
             if anybodys:
                 path.chmod(0o777)  # whatever the umask
         for mount in mounts:
-            _link(mount, folder.cwd)
+            _link(mount, cwd)
         if run_as is not None and run_as.uid != os.geteuid():
-            for path in (folder.cwd, folder.tmp):
+            for path in (cwd, tmp):
                 os.chown(path, run_as.uid, run_as.gid)
-        return folder
+        short = self._link(top.name)
+        short.symlink_to(tmp.absolute())
+        return Folder(cwd, short)
 
     def keep(self, key: Key, note: Note) -> None:
         """Written aside and renamed: it is there before the command is."""
@@ -88,7 +100,9 @@ class WorkFolders:
             return Note()
 
     def remove(self, key: Key) -> None:
-        shutil.rmtree(self.path(key), ignore_errors=True)
+        path = self.path(key)
+        shutil.rmtree(path, ignore_errors=True)
+        self._link(path.name).unlink(missing_ok=True)
 
     def clear_all_but(self, keys: list[Key]) -> None:
         """Remove what an agent left that died between making a folder and starting its member."""
@@ -96,6 +110,9 @@ class WorkFolders:
         for entry in os.scandir(self.root):
             if entry.name not in kept:
                 shutil.rmtree(entry.path, ignore_errors=True)
+        for link in self._links.iterdir():
+            if link.is_symlink() and not link.exists():
+                link.unlink()
 
 
 def is_anybodys(folder: os.stat_result) -> bool:

@@ -146,12 +146,13 @@ def open_folder() -> Iterator[Path]:
 async def test_a_member_runs_as_its_kit_says_in_a_folder_of_its_own(cluster: Cluster) -> None:
     with open_folder() as folder:
         data = folder / "agent"
-        cluster.agent("open", data=str(data), artificial=20)
+        agent = cluster.agent("open", data=str(data), artificial=20)
         await cluster.master.node_is("open", "ready")
         script = "id -u; touch here $TMPDIR/there && echo wrote; ls /root 2>/dev/null || echo closed"
         await cluster.master.run("nobody", "sh", "-c", script, slots=20)
         await cluster.master.ended("nobody")
         assert await cluster.master.output("nobody") == b"65534\nwrote\nclosed\n"
+        agent.kill()  # it clears up in the folder that goes now
 
 
 async def test_asked_to_leave_it_gets_a_signal_and_its_window(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -30,6 +31,8 @@ with clutch.init() as run:
         "uid": os.getuid(),
         "has_home": Path("/home").exists(),
     }
+    with multiprocessing.Manager() as manager:  # its sockets are in TMPDIR, and their paths are bounded
+        seen["shared"] = list(manager.list([1, 2]))
     (OUT / f"trial{run.trial}").write_text(str(run.hparams["x"]))
     run.report(1, x=run.hparams["x"])
     with run.checkpoint(1) as folder:

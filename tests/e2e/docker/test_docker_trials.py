@@ -35,6 +35,7 @@ def test_a_search_in_containers_with_data_mounts_and_variables(place: DockerClus
         [seen] = [json.loads(line) for line in place.output(trial.task) if line.startswith("{")]
         assert seen["data"] == "given" and seen["mine"] == "a word" and seen["pid_1"] == "docker-init"
         assert seen["data_refused"] == "Read-only file system" and not seen["has_home"]
+        assert seen["shared"] == [1, 2]
         assert place.curve(trial.key, "validation", "loss") and place.curve(trial.key, "training", "x")
     committed = [row for row in place.checkpoints(experiment) if row.state == "committed"]
     assert len(committed) == 3

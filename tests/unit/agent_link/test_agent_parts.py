@@ -202,6 +202,7 @@ def test_a_folder_is_fresh_and_its_note_outlives_the_agent(tmp_path: Path) -> No
     assert (folder.cwd / "in" / "put").resolve() == tmp_path / "data"
     (folder.cwd / "left").touch()
     assert not (folders.make(key(), None, ()).cwd / "left").exists()
+    assert folder.tmp.resolve() == folders.path(key()) / "tmp" and len(str(folder.tmp)) == len(f"{tmp_path}/tmp/") + 12
     note = Note("docker", (1, 2), 15, ("slow",))
     folders.keep(key(), note)
     later = WorkFolders(tmp_path / "work")
@@ -209,8 +210,9 @@ def test_a_folder_is_fresh_and_its_note_outlives_the_agent(tmp_path: Path) -> No
     later.make(key(1), None, ())
     later.clear_all_but([key()])
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["t0~main~0~g1e1i1"]
+    assert [path.resolve() for path in (tmp_path / "tmp").iterdir()] == [later.path(key()) / "tmp"]
     later.remove(key())
-    assert not list((tmp_path / "work").iterdir())
+    assert not list((tmp_path / "work").iterdir()) and not list((tmp_path / "tmp").iterdir())
 
 
 # -- the monitor --------------------------------------------------------------------------------------------------
