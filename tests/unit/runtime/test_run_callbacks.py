@@ -168,6 +168,8 @@ def test_hugging_face_reports_saves_and_goes_on_where_it_was(tmp_path: Path) -> 
 def test_hugging_face_evaluates_what_it_ends_with_but_not_what_it_leaves_with(tmp_path: Path) -> None:
     for ask_at, steps in ((-1, [5, 10, 12]), (7, [5])):
         with clutch.init(resume=tmp_path / str(ask_at)) as run:
+            run._config = {"searcher": {"metric": "eval_loss"}}  # a search may call it as the trainer does
             hugging_train(run, tmp_path / f"out{ask_at}", ask_at=ask_at, eval_steps=5)
-        found = [point["step"] for point in said(tmp_path / str(ask_at)) if point["group"] == "validation"]
-        assert found == steps
+        found = [point for point in said(tmp_path / str(ask_at)) if point["group"] == "validation"]
+        assert [point["step"] for point in found] == steps
+        assert all(point["values"]["eval_loss"] == point["values"]["loss"] for point in found)
