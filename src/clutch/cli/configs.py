@@ -48,8 +48,8 @@ def _python(path: Path) -> dict[str, Any]:
     return said
 
 
-def overlaid(config: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The configuration with ``path.to.field=VALUE`` laid over it; a value is read as YAML."""
+def overlaid(config: dict[str, Any], settings: Sequence[str], option: str = "--set") -> dict[str, Any]:
+    """The configuration with ``path.to.field=VALUE`` laid over it; a value is read as YAML. ``option`` gave them."""
     if not settings:
         return config
     import copy
@@ -61,13 +61,15 @@ def overlaid(config: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         path, given, text = setting.partition("=")
         parts = path.split(".")
         if not given or not all(parts):
-            step = "Write path.to.field=VALUE, for example searcher.max_trials=32."
-            raise BadRequest(f"{setting!r} sets nothing", object="--set", next_step=step)
+            example = "searcher.max_trials=32" if option == "--set" else "lr=0.01"
+            step = f"Write path.to.field=VALUE, for example {example}."
+            raise BadRequest(f"{setting!r} sets nothing", object=option, next_step=step)
         place = config
         for part in parts[:-1]:
             inner = place.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise BadRequest(f"{part!r} holds no fields", object=f"--set {path}")
+                step = "Write the path of a field that is there, or of a new one."
+                raise BadRequest(f"{part!r} holds no fields", object=f"{option} {path}", next_step=step)
             place = inner
-        place[parts[-1]] = config_in(f"value: {text}" if text else "value: ''", "--set")["value"]
+        place[parts[-1]] = config_in(f"value: {text}" if text else "value: ''", option)["value"]
     return config

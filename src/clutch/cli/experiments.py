@@ -311,7 +311,10 @@ def go_on(
     with connect(context) as client:
         found = client.experiment(experiment)
         found.go_on(
-            trials=tuple(trial or ()), max_time=max_time, max_trials=max_trials, hparams=overlaid({}, hparam or ())
+            trials=tuple(trial or ()),
+            max_time=max_time,
+            max_trials=max_trials,
+            hparams=overlaid({}, hparam or (), "--hparam"),
         )
         raise typer.Exit(0 if detach else follow(client, found.id))
 

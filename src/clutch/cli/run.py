@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clutch.cli.where import connect
+from clutch.wire.errors import BadRequest
 
 if TYPE_CHECKING:
     from clutch.sdk.client import Client
@@ -85,9 +86,22 @@ def run(
         }  # fmt: skip
         folder = None if no_code else code
         raise typer.Exit(run_search(context, command, folder, wanted, {**wish, "slots": slots}, detach))
+    _need_search(context)
     with connect(context) as client:
         digest = "" if no_code else upload(client, code)
         raise typer.Exit(submit_and_stay(client, command, digest, wish, detach=detach))
+
+
+def _need_search(context: typer.Context) -> None:
+    """What only means something with --search is not ignored without it."""
+    for name in ("trials", "metric", "maximize", "method", "max_time", "concurrent"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise BadRequest(
+                "it belongs to a search, and there is none",
+                object=f"--{name.replace('_', '-')}",
+                next_step="Say what to search: --search 'lr=log(1e-5,1e-1)'.",
+            )
 
 
 def run_search(

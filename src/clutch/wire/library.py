@@ -161,6 +161,8 @@ class WebhookFormat(StrEnum):
 
 
 ENDINGS: tuple[str, ...] = (ExperimentState.COMPLETED, ExperimentState.CANCELLED, ExperimentState.FAILED)
+TOLD: tuple[str, ...] = (ExperimentState.ACTIVE, ExperimentState.PAUSED, *ENDINGS)
+"""The states that webhooks hear of."""
 MATCHED = "matched"
 """The trigger of webhooks that hear when a line of a trial matches an output rule; ``matched:RULE``: that rule only."""
 

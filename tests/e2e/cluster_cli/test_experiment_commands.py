@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminal import User
+from terminal import User, finish
 
 from clutch.testing.cluster import Cluster
 
@@ -88,7 +88,11 @@ def test_one_trial(admin: User, done: dict[str, str]) -> None:
     kinds = [row["kind"] for row in rows(admin, "trial", "show", done["best"], "--workloads")]
     assert [kind for kind in kinds if kind != "train"] == ["start", "validate", "checkpoint", "end"]
     assert admin.says("trial", "logs", done["best"]) == "begins at 0\n"
-    assert admin.says("experiment", "logs", "hills") == "begins at 0\n"
+    said = admin.says("experiment", "logs", "hills", "-f")
+    assert sorted(said.splitlines()) == [f"trial {number} | begins at 0" for number in (1, 2, 3)]
+    assert admin.says("experiment", "logs", "hills", "--trial", "2") == "begins at 0\n"
+    assert len(admin.says("experiment", "logs", "hills", "--grep", "^begins", "--tail", "2").splitlines()) == 2
+    assert admin.says("experiment", "logs", "hills", "--grep", "nothing") == ""
     assert "validation/loss" in admin.says("trial", "metrics", done["best"])
     compared = rows(admin, "experiment", "compare", "hills")
     assert [one["hparams"]["rate"] for one in compared] == [1.5, 1.0, 0.5]
@@ -145,7 +149,7 @@ def test_a_fork_and_more_work(admin: User, done: dict[str, str]) -> None:
     (found,) = rows(admin, "experiment", "list", "--name", "forked")
     assert found["parent"] == done["id"] and found["trials"] == 1
     admin.run("experiment", "continue", "forked", "--hparam", "steps=6", "--trial", "1")
-    assert admin.says("trial", "logs", f"{found['key']}.1") == "begins at 4\n"
+    assert admin.says("trial", "logs", f"{found['key']}.1") == "begins at 0\nbegins at 4\n"
     (trial,) = rows(admin, "trial", "list", found["key"])
     assert (trial["last_step"], trial["trial"]) == (6, 1)
 
@@ -170,3 +174,54 @@ def test_pause_wait_and_kill(admin: User, folder: Path) -> None:
     admin.run("experiment", "kill", made)
     assert "cancelled" in admin.run("experiment", "wait", made, code=1).stdout.decode()
     admin.run("experiment", "delete", made, "--yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("experiment logs hills --trial 9", ("no trial 9", "they go up to 3", "clutch trial list")),
+        ("experiment logs hills --grep (", ("regex", "(")),
+        ("experiment logs hills --level loud", ("--level", "critical")),
+        ("experiment logs hills --since yesterday", ("'yesterday'", "10m")),
+        ("experiment list --state sleeping", ("'sleeping'", "cancelled")),
+        ("trial list hills --state sleeping", ("'sleeping'", "invalid")),
+        ("trial show hills", ("trial hills", "EXPERIMENT.NUMBER")),
+        ("checkpoint show nothing", ("checkpoint nothing", "clutch checkpoint list")),
+        ("experiment edit hills --label a,b", ("'a,b' is not a label", "without commas")),
+        ("experiment edit hills --name ", ("experiment", "one line")),
+        ("experiment continue hills --hparam rate", ("--hparam", "'rate' sets nothing")),
+        ("experiment continue hills --trial 9", ("no trial 9", "clutch trial list")),
+        ("webhook create w http://127.0.0.1/x --trigger sleeping", ("'sleeping'", "matched:RULE")),
+        ("webhook create w http://127.0.0.1/x --trigger deleting", ("'deleting'", "completed")),
+        ("run --trials 3 train.py", ("--trials", "--search")),
+        ("run --search rate=0.5 train.py", ("nothing is searched", "range")),
+        ("run --search rate=uniform(0,1 train.py", ("not closed", "uniform(0,1)")),
+        ("run --search a=int(1,2) --search a=int(1,3) train.py", ("a stands in another", "--search a=int(1,3)")),
+    ],
+)
+def test_whatever_is_wrong_says_what_and_what_to_do(
+    admin: User, done: dict[str, str], words: str, expected: tuple[str, ...]
+) -> None:
+    said = admin.run(*words.split(" "), code=2).stderr.decode()
+    assert all(word in said for word in expected), said
+    assert "Traceback" not in said and len(said.splitlines()) <= 3, said
+
+
+def test_one_that_cannot_run_says_so_by_itself(admin: User, folder: Path) -> None:
+    large = ("--set", "resources.slots_per_trial=500", "--set", "searcher.name=single", "--set", "name=large")
+    large += ("--set", "hyperparameters.rate=1")
+    made = admin.run("experiment", "create", str(folder / "search.yaml"), str(folder), *large, "--detach")
+    assert "a trial needs 500" in made.stderr.decode()
+    watching = admin.start("experiment", "watch", "large")
+    assert watching.stderr is not None
+    said = watching.stderr.readline().decode()
+    assert "nothing runs yet" in said and "wants 500" in said, said
+    admin.run("experiment", "kill", "large")
+    finish(watching)
+
+
+def test_a_search_without_validations_says_what_is_missing(admin: User, folder: Path) -> None:
+    (folder / "silent.py").write_text("print(1)")
+    search = ("--search", "a=choice(1,2)", "--trials", "2", "--code", str(folder), "--name", "silent")
+    found = admin.run("run", *search, "silent.py")
+    assert "call run.validate(step, loss=...)" in found.stderr.decode()

@@ -130,6 +130,8 @@ def test_lists_are_filtered_ordered_and_paged(ground: Ground) -> None:
     assert keys(label="paged", archived="true") == []
     assert keys(name="paged1,paged2", order="name") == [made[1], made[2]]
     assert keys(workspace="elsewhere") == []
+    with pytest.raises(BadRequest, match="no state 'asleep'"):
+        keys(state="active,asleep")
     assert made[0] in keys(method="single", owner="admin", archived="false", limit=1000)
 
 

@@ -332,3 +332,22 @@ def test_a_continued_trial_of_a_custom_search_ends_with_the_search(lab: Laborato
         if not lab.closed and lab.asked_to_leave(lab.task(1)):
             lab.leaves(lab.task(1))
         assert lab.closed and lab.view.state == "completed", lab.exp.trials[1]
+
+
+def test_fewer_trials_than_there_are_is_no_more_work(lab: Laboratory) -> None:
+    lab.open(make_spec(RandomSearch(max_trials=3, max_concurrent_trials=3)))
+    for number in (1, 2, 3):
+        lab.ends(lab.task(number))
+    assert lab.closed and "call run.validate(step, loss=...)" in lab.view.detail
+    lab.reopen()
+    with pytest.raises(Conflict, match="it has 3 trials already"):
+        lab.say(w.ContinueExperiment(max_trials=3))
+    lab.say(w.ContinueExperiment(max_trials=4))
+    assert list(lab.exp.live) == [4]
+
+
+def test_when_no_trial_is_of_use_the_last_one_says_why(lab: Laboratory) -> None:
+    lab.open(make_spec(RandomSearch(max_trials=2, max_concurrent_trials=2), max_restarts=0))
+    lab.ends(lab.task(1), 3)
+    lab.ends(lab.task(2), 4)
+    assert lab.view.state == "failed" and "trial 2: " in lab.view.detail and "code 4" in lab.view.detail

@@ -186,6 +186,13 @@ def test_edits_that_cannot_be(lab: Laboratory) -> None:
         (w.EditExperiment(priority=0), "priority"),
         (w.EditExperiment(max_slots=1), "max_slots"),
         (w.EditExperiment(save_trial_best=-1), "save_trial_best"),
+        (w.EditExperiment(name=" "), "name"),
+        (w.EditExperiment(name="two\nlines"), "name"),
+        (w.EditExperiment(name="x" * 201), "name"),
+        (w.EditExperiment(labels=("good", "a,b")), "labels"),
+        (w.EditExperiment(labels=("",)), "labels"),
+        (w.EditExperiment(labels=tuple(f"l{n}" for n in range(101))), "labels"),
+        (w.EditExperiment(notes="x" * 100_001), "notes"),
     ):
         with pytest.raises(BadRequest) as caught:
             lab.say(edit)

@@ -65,6 +65,7 @@ def test_forms(text: str, path: tuple[str, ...], value: dict[str, Any]) -> None:
         ("n=int(1,3,count=x)", "count=x"),
         ("a=choice()", "nothing to choose"),
         ("a=[1, 2", "cannot be read"),
+        ("lr=log(1e-5", "bracket is not closed"),
         ("a=x: y", "cannot be read"),
     ],
 )

@@ -24,6 +24,7 @@ from clutch.wire.errors import BadConfig, BadRequest
 
 FORMS = "log(1e-5,1e-1), int(1,8), uniform(0,1), choice(a,b,c), a value; with count=4 for a grid"
 _CALL = re.compile(r"\s*([A-Za-z_]+)\s*\((.*)\)\s*", re.DOTALL)
+_OPEN = re.compile(r"[A-Za-z_]+\s*\(")
 _NAME = re.compile(r"[^\s.=]+(\.[^\s.=]+)*")
 
 
@@ -64,6 +65,8 @@ def _hyperparameter(said: str, text: str) -> dict[str, Any]:
         if form is None:
             raise _refused(text, f"there is no form {word!r}")
         return form(_values(inside, text), text)
+    if _OPEN.match(said):
+        raise _refused(text, "its bracket is not closed")
     value = _value(said, text)
     if isinstance(value, list) and said.startswith("["):
         return _choice(value, text)

@@ -46,13 +46,25 @@ def continue_experiment(own: Own, said: w.ContinueExperiment, now: float) -> Wis
             object=f"experiment {exp.experiment}",
             next_step="Name the trials to continue, or say max_trials.",
         )
+    have = len(exp.trials) - exp.counts.get(TrialState.INVALID, 0)
+    if not chosen and said.max_trials <= have and hasattr(exp.spec.search.method, "max_trials"):
+        raise Conflict(
+            f"it has {have} trials already",
+            object=f"experiment {exp.experiment}",
+            next_step=f"Say max_trials {have + 1} or more, or name the trials to continue.",
+            path="max_trials",
+        )
     yield from _go_on(own, chosen, said, now)
 
 
 def _chosen(exp: Experiment, said: w.ContinueExperiment) -> tuple[int, ...]:
     for number in said.trials:
         if number not in exp.trials:
-            raise NotFound(f"there is no trial {number}", object=f"experiment {exp.experiment}")
+            raise NotFound(
+                f"there is no trial {number}",
+                object=f"experiment {exp.experiment}",
+                next_step=f"'clutch trial list {exp.experiment}' shows those there are.",
+            )
     if said.trials:
         return tuple(dict.fromkeys(said.trials))
     if isinstance(exp.spec.search.method, Single):

@@ -72,6 +72,11 @@ def outcome(exp: Experiment) -> tuple[ExperimentState, str]:
         return ExperimentState.FAILED, _with_last_failure(exp, exp.reason if exp.failed and exp.reason else detail)
     if exp.failed:
         return ExperimentState.FAILED, exp.reason
+    if some > 1 and not exp.validations and not exp.reason:
+        metric = exp.spec.search.metric
+        return ExperimentState.COMPLETED, (
+            f"no trial reported a validation, so none is the best: call run.validate(step, {metric}=...)"
+        )
     return ExperimentState.COMPLETED, exp.reason
 
 

@@ -17,6 +17,8 @@ from clutch.workloads.experiment.machine.notes import End
 from clutch.workloads.experiment.machine.trial import WHOLE, Checkpoint
 
 State = ExperimentState
+NAME_MAX, LABEL_MAX, LABELS_MAX, DESCRIPTION_MAX, NOTES_MAX = 200, 100, 100, 10_000, 100_000
+"""As in a configuration."""
 
 
 def _refuse(exp: Experiment, cause: str, next_step: str) -> Conflict:
@@ -124,6 +126,7 @@ def _check_edit(exp: Experiment, said: w.EditExperiment) -> None:
             f"{said.priority} is not from 1 to 99", object=subject, next_step="1 is the most important.",
             path="priority",
         )  # fmt: skip
+    _check_words(said, subject)
     slots = exp.spec.resources.slots
     if said.max_slots is not None and said.max_slots != 0 and said.max_slots < slots:
         raise BadRequest(
@@ -134,6 +137,24 @@ def _check_edit(exp: Experiment, said: w.EditExperiment) -> None:
         value = getattr(said, field)
         if value is not None and value < 0:
             raise BadRequest(f"{value} is below 0", object=subject, path=field, next_step="Give a count.")
+
+
+def _check_words(said: w.EditExperiment, subject: str) -> None:
+    """As a configuration says them."""
+    if said.name is not None and not (said.name.strip() and said.name.isprintable() and len(said.name) <= NAME_MAX):
+        raise BadRequest(
+            f"{said.name[:80]!r} is not one line of at most {NAME_MAX} characters", object=subject, path="name",
+            next_step="Write letters that can be printed.",
+        )  # fmt: skip
+    for label in said.labels or ():
+        if "," in label or not label.strip() or not label.isprintable() or len(label) > LABEL_MAX:
+            raise BadRequest(
+                f"{label[:80]!r} is not a label", object=subject, path="labels",
+                next_step=f"Write one line without commas, of at most {LABEL_MAX} characters.",
+            )  # fmt: skip
+    for field, most in (("labels", LABELS_MAX), ("description", DESCRIPTION_MAX), ("notes", NOTES_MAX)):
+        if len(getattr(said, field) or ()) > most:
+            raise BadRequest(f"it is longer than {most:,}", object=subject, path=field, next_step="Say less.")
 
 
 # -- checkpoints --------------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from clutch.master.access.rules import check_text
 from clutch.master.access.sql import is_row, put_new
 from clutch.wire.errors import BadRequest, Conflict, NotFound
 from clutch.wire.experiment_words import ExperimentNews
-from clutch.wire.experiments import ExperimentState
-from clutch.wire.library import MATCHED, Delivery, NewWebhook, WebhookChange, WebhookFormat, WebhookView
+from clutch.wire.library import MATCHED, TOLD, Delivery, NewWebhook, WebhookChange, WebhookFormat, WebhookView
 from clutch.workloads.experiment.library.addresses import parse_target
 from clutch.workloads.experiment.library.models import Who
 from clutch.workloads.experiment.library.rules import joined, parted, prefix_end, the_one
@@ -297,7 +296,7 @@ def _check_secret(secret: str) -> str:
 
 
 def _check_triggers(triggers: tuple[str, ...]) -> tuple[str, ...]:
-    known = (*(str(state) for state in ExperimentState), MATCHED)
+    known = (*TOLD, MATCHED)
     step = f"Name some of {', '.join(known)}, or {MATCHED}:RULE for one output rule."
     if not triggers:
         raise BadRequest(

@@ -22,7 +22,7 @@ from clutch.wire.experiment_api import CheckpointDetail, Pinning, StorageWay
 from clutch.wire.experiment_views import CheckpointRow
 from clutch.wire.experiment_words import DeleteCheckpoints
 from clutch.wire.experiments import CheckpointState
-from clutch.workloads.experiment.routes.experiments import EXPERIMENT, by
+from clutch.workloads.experiment.routes.experiments import EXPERIMENT, by, states_in
 from clutch.workloads.experiment.service.finding import find_checkpoint, find_experiment
 from clutch.workloads.experiment.service.looking import checkpoint_detail, storage_of
 from clutch.workloads.experiment.service.service import ExperimentService
@@ -42,8 +42,8 @@ Globs = Annotated[
 
 async def give_filters(states: StateWord = "", trial: TrialWord = "") -> dict[str, tuple[str, ...]]:
     """What the checkpoints of a list must match; trials by their numbers."""
-    given = {"state": states, "trial": trial}
-    return {column: words(value, column) for column, value in given.items() if value}
+    found = {"state": states_in(states, CheckpointState)} if states else {}
+    return found | ({"trial": words(trial, "trial")} if trial else {})
 
 
 @get(

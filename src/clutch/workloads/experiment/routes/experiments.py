@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -38,6 +39,7 @@ from clutch.wire.experiment_words import (
     ResumeExperiment,
     Said,
 )
+from clutch.wire.experiments import ExperimentState
 from clutch.workloads.experiment import config as door
 from clutch.workloads.experiment.service.finding import find_experiment
 from clutch.workloads.experiment.service.looking import experiment_detail, why
@@ -122,8 +124,10 @@ async def give_filters(
     archived: bool | None = None,
 ) -> dict[str, Any]:
     """What the experiments of a list must match, by column."""
-    given = {"state": states, "owner": owner, "project": project, "name": name, "method": method}
+    given = {"owner": owner, "project": project, "name": name, "method": method}
     found: dict[str, Any] = {column: words(value, column) for column, value in given.items() if value}
+    if states:
+        found["state"] = states_in(states, ExperimentState)
     return found if archived is None else {**found, "archived": archived}
 
 
@@ -144,6 +148,17 @@ async def list_experiments(
 ) -> Page[ExperimentView]:
     """Experiments of the workspaces you may read, the newest first unless told otherwise."""
     return await listed(services, seen(caller, filters, words(workspace, "workspace")), window, label)
+
+
+def states_in(value: str, known: type[StrEnum]) -> tuple[str, ...]:
+    """The states in a filter. A state that there is not is no state in which nothing is."""
+    found = words(value, "state")
+    for state in found:
+        if state not in tuple(known):
+            raise BadRequest(
+                f"there is no state {state!r}", object="filter", path="state", next_step=f"Known: {', '.join(known)}."
+            )
+    return found
 
 
 def seen(caller: Caller, filters: Where, asked: tuple[str, ...]) -> Where:
@@ -244,8 +259,9 @@ async def move_experiments(
 
 async def _filtered(services: Services, caller: Caller, data: ExperimentIds) -> tuple[str, ...]:
     """All that the filter finds. A filter that says nothing means none: nobody deletes everything by a slip."""
-    given = {"state": data.state, "project": data.project}
-    filters: dict[str, Any] = {column: words(value, column) for column, value in given.items() if value}
+    filters: dict[str, Any] = {"project": words(data.project, "project")} if data.project else {}
+    if data.state:
+        filters["state"] = states_in(data.state, ExperimentState)
     if not filters and not data.label and not data.workspace:
         raise BadRequest(
             "neither experiments nor a filter", object="experiments", path="experiments", next_step="Name some."

@@ -14,7 +14,7 @@ from clutch.master.access.caller import Caller
 from clutch.master.api.metrics import Asked, Group, Points, give_asked, readable
 from clutch.master.api.output import ASKED, answer_output
 from clutch.master.api.output import give_asked as give_output_asked
-from clutch.master.api.paging import After, Limit, StateWord, check_cursor, paged, words
+from clutch.master.api.paging import After, Limit, StateWord, check_cursor, paged
 from clutch.master.api.tasks import Name
 from clutch.master.services import Services
 from clutch.wire.access import Needs
@@ -23,10 +23,11 @@ from clutch.wire.errors import BadRequest
 from clutch.wire.experiment_api import TrialDetail
 from clutch.wire.experiment_views import ExperimentView, TrialView, WorkloadView
 from clutch.wire.experiment_words import StopTrial
+from clutch.wire.experiments import TrialState
 from clutch.wire.ids import TaskId
 from clutch.wire.metrics import VALIDATION, LatestValue, MetricsQuery, Series, spoken
 from clutch.wire.output import OutputPage, OutputQuery
-from clutch.workloads.experiment.routes.experiments import EXPERIMENT, by
+from clutch.workloads.experiment.routes.experiments import EXPERIMENT, by, states_in
 from clutch.workloads.experiment.service.finding import find_experiment, find_trial
 from clutch.workloads.experiment.service.looking import curves, trial_detail, trial_latest, trial_series
 from clutch.workloads.experiment.service.printing import Printed
@@ -69,7 +70,7 @@ async def list_trials(
     view = await find_experiment(services, caller, experiment)
     where: dict[str, Any] = {"experiment": view.key}
     if states:
-        where["state"] = words(states, "state")
+        where["state"] = states_in(states, TrialState)
     if window.order.endswith("best"):
         return await _by_best(services, view, where, window.limit, window.after)
     found = await services.journal.page(TrialView.table, where, window.order, window.after, window.limit + 1)

@@ -97,9 +97,14 @@ async def _checkpoint(journal: FullJournal, visible: Visible, wanted: str) -> Ch
     )
 
 
+WHERE = {
+    "experiment": "List experiments with 'clutch experiment list --all'.",
+    "trial": "Write EXPERIMENT.NUMBER; 'clutch trial list EXPERIMENT' shows those there are.",
+    "checkpoint": "'clutch checkpoint list EXPERIMENT' shows those there are.",
+}
+
+
 def no_such(kind: str, wanted: str) -> NotFound:
     return NotFound(
-        f"there is no such {kind}, or you may not see it",
-        object=f"{kind} {wanted[:128]}",
-        next_step="List experiments with 'clutch experiment list --all'.",
+        f"there is no such {kind}, or you may not see it", object=f"{kind} {wanted[:128]}", next_step=WHERE[kind]
     )

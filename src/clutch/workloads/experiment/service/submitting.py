@@ -20,7 +20,13 @@ from clutch.master.submission import KEY_MAX, task_id
 from clutch.wire import events as e
 from clutch.wire.access import Role
 from clutch.wire.errors import BadRequest, Conflict, NotFound
-from clutch.wire.experiment_api import BeginDetached, ExperimentSubmitted, SearchPreview, SubmitExperiment
+from clutch.wire.experiment_api import (
+    BeginDetached,
+    ConfigProblem,
+    ExperimentSubmitted,
+    SearchPreview,
+    SubmitExperiment,
+)
 from clutch.wire.experiment_open import new_experiment
 from clutch.wire.experiment_views import ExperimentView
 from clutch.wire.experiment_words import holder_of
@@ -61,7 +67,8 @@ class Submitting:
             await self._check(caller, spec)
             spec = await begun_from(self._services, caller, spec)
             known = await self._open(spec, asked.paused, f"api:{caller.name}")
-        return ExperimentSubmitted(experiment=known, name=spec.name, notices=tuple(accepted.notices))
+        notices = (*accepted.notices, *self._too_small(spec))
+        return ExperimentSubmitted(experiment=known, name=spec.name, notices=notices)
 
     async def preview(self, caller: Caller, asked: SubmitExperiment) -> SearchPreview:
         """What the search of this configuration would do."""
@@ -69,7 +76,8 @@ class Submitting:
 
         _check_words(asked)
         accepted = await self._accept(caller, asked)
-        return msgspec.structs.replace(preview(accepted.spec), notices=tuple(accepted.notices))
+        notices = (*accepted.notices, *self._too_small(accepted.spec))
+        return msgspec.structs.replace(preview(accepted.spec), notices=notices)
 
     async def _accept(self, caller: Caller, asked: SubmitExperiment) -> Accepted:
         from clutch.workloads.experiment.config import Door, accepted, merged
@@ -105,6 +113,24 @@ class Submitting:
         pool = resources.get("resource_pool", DEFAULT) if isinstance(resources, dict) else DEFAULT
         nodes = [node for node in self._services.loop.state.nodes.values() if node.pool == pool]
         return tuple(sorted({slot.kind for node in nodes for slot in node.capacity.slots}))
+
+    def _too_small(self, spec: ExperimentSpec) -> tuple[ConfigProblem, ...]:
+        """Said, not refused: nodes may come later."""
+        state, wanted = self._services.loop.state, spec.resources
+        pool = state.pools.get(PoolName(wanted.pool))
+        if pool is None or pool.autoscale is not None:
+            return ()
+        nodes = [node for node in state.nodes.values() if node.pool == wanted.pool]
+        slots = sum(1 for node in nodes for slot in node.capacity.slots if wanted.kind in ("any", slot.kind))
+        if not nodes or slots >= wanted.slots:
+            return ()
+        return (
+            ConfigProblem(
+                path="resources.slots_per_trial",
+                problem=f"pool {wanted.pool} has {slots} slots now, a trial needs {wanted.slots}: it waits for more",
+                hint="'clutch agent list' shows what there is.",
+            ),
+        )
 
     async def _parent(self, caller: Caller, wanted: str) -> tuple[str, ExperimentSpec]:
         found = await look_up(self._services.journal, caller.filters(), wanted)
