@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import structlog
 
 from clutch.runtime.info import Info, read_info
 from clutch.runtime.opening import Given, open_run
@@ -134,6 +137,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=100_000)
     count = parser.parse_args().points
     assert not read_info().on_cluster, "run this outside of a task"
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         show("append to a list", bare(count))
