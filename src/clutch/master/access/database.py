@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.pool import QueuePool
 
 from clutch.backends.journal.sqlite_file import speaking_of
-from clutch.master.access.tables import prepare as prepare_access
+from clutch.master.access.contents import Contents
+from clutch.master.access.tables import CONTENTS as ACCESS
 from clutch.wire.errors import BadRequest, ClutchError, Conflict
 
 T = TypeVar("T")
@@ -30,23 +31,6 @@ _READERS = 2
 _CONNECT_S = 10.0
 _COMMAND_S = 30.0
 _PREPARE_LOCK = 0x61636373
-
-Prepare = Callable[[Connection, str], None]
-"""Creates the tables of a house or brings them to this release, in the caller's transaction; knows the address."""
-
-
-class Contents(NamedTuple):
-    """What is kept in a database."""
-
-    name: str
-    prepare: Prepare
-
-    @property
-    def file(self) -> str:
-        return f"{self.name}.db"
-
-
-ACCESS = Contents("access", prepare_access)
 
 
 class Database(Protocol):

@@ -21,12 +21,9 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    insert,
-    inspect,
-    select,
 )
 
-from clutch.wire.errors import BadRequest, TooNew
+from clutch.master.access.contents import Contents
 
 VERSION = 1
 STEPS: dict[int, Callable[[Connection], None]] = {}
@@ -181,24 +178,4 @@ usage_holdings = Table(
     Column("slots", Text, nullable=False),  # comma-separated
 )
 
-
-def prepare(connection: Connection, address: str) -> None:
-    """Create the tables or bring them to this release, inside the caller's transaction. ``TooNew`` changes nothing."""
-    if not inspect(connection).has_table(meta.name):
-        metadata.create_all(connection)
-        connection.execute(insert(meta).values(name="version", value=str(VERSION).encode()))
-        return
-    stored = connection.execute(select(meta.c.value).where(meta.c.name == "version")).scalar()
-    version = int(stored) if stored is not None and bytes(stored).isdigit() else 0
-    if version < 1:
-        raise BadRequest("these tables are not ours", object=address, next_step="Name another file or database.")
-    if version > VERSION:
-        raise TooNew(
-            f"its access tables are at version {version}, this release knows up to {VERSION}",
-            object=address,
-            next_step="Run a release at least as new as the one that wrote them; nothing was changed.",
-        )
-    for step in range(version, VERSION):
-        STEPS[step](connection)
-    if version != VERSION:
-        connection.execute(meta.update().where(meta.c.name == "version").values(value=str(VERSION).encode()))
+CONTENTS = Contents("access", metadata, meta, VERSION, STEPS)

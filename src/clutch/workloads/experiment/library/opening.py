@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from clutch.master.access.database import Contents, Database, open_database
+from clutch.master.access.database import Database, open_database
 from clutch.master.access.keys import MasterKeys
 from clutch.master.effects import Effect
 from clutch.master.loop import Clock
@@ -22,13 +22,12 @@ from clutch.workloads.experiment.library.delivering import KIND, Deliverer, Send
 from clutch.workloads.experiment.library.hooks import Webhooks
 from clutch.workloads.experiment.library.models import Models
 from clutch.workloads.experiment.library.pinning import Holds, Pins
-from clutch.workloads.experiment.library.tables import prepare
+from clutch.workloads.experiment.library.tables import CONTENTS
 from clutch.workloads.experiment.library.templates import Check, Templates
 from clutch.workloads.experiment.library.waiting import Messages
 
 T = TypeVar("T")
 SETTLE_S = 30.0
-CONTENTS = Contents("library", prepare)
 
 
 class Library:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeVar, cast
 
 from clutch.backends.journal.base import FullJournal, Where
 from clutch.core.checks import NAME
@@ -15,6 +15,7 @@ SHOWN = 5
 """So many candidates are named when several fit."""
 
 Visible = tuple[str, ...] | None
+Found = TypeVar("Found", ExperimentView, CheckpointRow)
 
 
 async def find_experiment(services: Services, caller: Caller, wanted: str) -> ExperimentView:
@@ -32,13 +33,9 @@ async def look_up(journal: FullJournal, visible: Visible, wanted: str) -> Experi
     """The one experiment in the visible workspaces (None: all) that is meant."""
     if not NAME.fullmatch(wanted):
         raise no_such("experiment", wanted)
-    exact = cast(ExperimentView | None, await journal.view(ExperimentView.table, wanted))
-    if exact is not None and (visible is None or exact.workspace in visible):
-        return exact
-    where: Where = {} if visible is None else {"workspace": visible}
-    page = await journal.page(ExperimentView.table, where, "key", wanted, SHOWN)
-    begun = [cast(ExperimentView, view) for view in page if view.key.startswith(wanted)]
+    begun = await _begun(journal, ExperimentView, visible, wanted)
     if not begun:
+        where: Where = {} if visible is None else {"workspace": visible}
         named = await journal.page(ExperimentView.table, {**where, "name": wanted}, "-submitted_at", "", SHOWN)
         found = [cast(ExperimentView, view) for view in named]
         begun = [view for view in found if not view.ended_at] or found
@@ -51,6 +48,16 @@ async def look_up(journal: FullJournal, visible: Visible, wanted: str) -> Experi
         object=f"experiment {wanted}",
         next_step="Say more of the id.",
     )
+
+
+async def _begun(journal: FullJournal, kind: type[Found], visible: Visible, wanted: str) -> list[Found]:
+    """What has this id, or else what has an id that begins so, in the visible workspaces."""
+    exact = cast(Found | None, await journal.view(kind.table, wanted))
+    if exact is not None and (visible is None or exact.workspace in visible):
+        return [exact]
+    where: Where = {} if visible is None else {"workspace": visible}
+    page = await journal.page(kind.table, where, "key", wanted, SHOWN)
+    return [cast(Found, view) for view in page if view.key.startswith(wanted)]
 
 
 async def find_trial(services: Services, caller: Caller, wanted: str) -> TrialView:
@@ -80,12 +87,7 @@ async def find_checkpoint(services: Services, caller: Caller, wanted: str) -> Ch
 async def _checkpoint(journal: FullJournal, visible: Visible, wanted: str) -> CheckpointRow:
     if not NAME.fullmatch(wanted):
         raise no_such("checkpoint", wanted)
-    exact = cast(CheckpointRow | None, await journal.view(CheckpointRow.table, wanted))
-    if exact is not None and (visible is None or exact.workspace in visible):
-        return exact
-    where: Where = {} if visible is None else {"workspace": visible}
-    page = await journal.page(CheckpointRow.table, where, "key", wanted, SHOWN)
-    begun = [cast(CheckpointRow, view) for view in page if view.key.startswith(wanted)]
+    begun = await _begun(journal, CheckpointRow, visible, wanted)
     if len(begun) == 1:
         return begun[0]
     if not begun:
