@@ -22,7 +22,8 @@ def plain_values(values: Mapping[str, Any], group: str, step: int) -> dict[str, 
     for name, value in values.items():
         if type(name) is not str or not 0 < len(name) <= NAME_MAX:
             raise _wrong(str(name), group, step, f"a metric's name is a text of 1 to {NAME_MAX} characters")
-        found[name] = value if type(value) is float else plain_number(value, name, group, step)
+        exact = type(value) is float or (type(value) is int and value in _WHOLE)
+        found[name] = value if exact else plain_number(value, name, group, step)
     if not found:
         raise BadRequest("no metric is given", object=f"{group} at step {step}", next_step="Report at least one.")
     if len(found) > VALUES_MAX:
@@ -32,8 +33,6 @@ def plain_values(values: Mapping[str, Any], group: str, step: int) -> dict[str, 
 
 def plain_number(value: Any, name: str, group: str, step: int) -> float | int:
     """The value as a plain number, whatever library it comes from. A whole number of more than 64 bits is a float."""
-    if type(value) is int and value in _WHOLE:
-        return value
     if isinstance(value, str | bytes):
         raise _wrong(name, group, step, f"{value[:40]!r} is a text, not a number")
     if value is None:
