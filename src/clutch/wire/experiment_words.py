@@ -104,7 +104,8 @@ class EditExperiment(msgspec.Struct, frozen=True, tag="edit", kw_only=True):
 class ContinueExperiment(msgspec.Struct, frozen=True, tag="continue", kw_only=True):
     """More work for an experiment that is over: its ended trials go on from their last checkpoints, same numbers.
 
-    Which: those of ``trials``, or all that failed or were cancelled, or (of a ``single`` search) the one there is.
+    Which: those of ``trials``, or all that failed or were cancelled, or (of a ``single`` search) the one there is; with
+    a longer ``max_time`` those that completed, too.
     """
 
     trials: tuple[int, ...] = ()

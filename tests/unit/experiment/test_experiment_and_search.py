@@ -351,3 +351,25 @@ def test_when_no_trial_is_of_use_the_last_one_says_why(lab: Laboratory) -> None:
     lab.ends(lab.task(1), 3)
     lab.ends(lab.task(2), 4)
     assert lab.view.state == "failed" and "trial 2: " in lab.view.detail and "code 4" in lab.view.detail
+
+
+def test_a_longer_length_is_for_all_that_completed_and_where_rungs_stand_on_it_refused(lab: Laboratory) -> None:
+    lab.open(make_spec(RandomSearch(max_trials=2, max_concurrent_trials=2), max_time=4))
+    for number in (1, 2):
+        lab.validate(number, 4, 0.5)
+        lab.leaves(lab.task(number)) if lab.asked_to_leave(lab.task(number)) else lab.ends(lab.task(number))
+    assert lab.closed and lab.view.state == "completed"
+    lab.reopen()
+    lab.say(w.ContinueExperiment(max_time=8))
+    assert list(lab.exp.live) == [1, 2] and [lab.trial(n).length for n in (1, 2)] == [8, 8]
+    halving = Laboratory()
+    halving.open(make_spec(Asha(max_trials=1, num_rungs=1, max_concurrent_trials=1), max_time=4))
+    halving.validate(1, 4, 0.5)
+    halving.leaves(halving.task(1))
+    assert halving.closed
+    halving.reopen()
+    before = len(halving.history)
+    with pytest.raises(BadRequest, match="rungs") as caught:
+        halving.say(w.ContinueExperiment(max_time=8))
+    assert "clutch experiment fork" in caught.value.next_step and "max_time=8" in caught.value.next_step
+    assert len(halving.history) == before, "nothing has happened"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clutch.core import controller as c
 from clutch.wire import experiment_words as w
 from clutch.wire.errors import BadRequest, Conflict, NotFound
-from clutch.wire.experiments import ExperimentState, Single, TrialState, trial_task
+from clutch.wire.experiments import Custom, ExperimentState, Single, Tpe, TrialState, trial_task
 from clutch.wire.ids import TaskId
 from clutch.workloads.experiment.controller import tasks
 from clutch.workloads.experiment.controller.ending import move
@@ -44,7 +44,7 @@ def continue_experiment(own: Own, said: w.ContinueExperiment, now: float) -> Wis
         raise Conflict(
             "none of its trials failed or was cancelled",
             object=f"experiment {exp.experiment}",
-            next_step="Name the trials to continue, or say max_trials.",
+            next_step="Name the trials to continue, or say a greater max_trials or max_time.",
         )
     have = len(exp.trials) - exp.counts.get(TrialState.INVALID, 0)
     if not chosen and said.max_trials <= have and hasattr(exp.spec.search.method, "max_trials"):
@@ -69,7 +69,9 @@ def _chosen(exp: Experiment, said: w.ContinueExperiment) -> tuple[int, ...]:
         return tuple(dict.fromkeys(said.trials))
     if isinstance(exp.spec.search.method, Single):
         return tuple(exp.trials)
-    again = (TrialState.FAILED, TrialState.CANCELLED)
+    again = [TrialState.FAILED, TrialState.CANCELLED]
+    if said.max_time > exp.max_time and not isinstance(exp.spec.search.method, Custom | Tpe):
+        again.append(TrialState.COMPLETED)  # what was trained to the old length is trained to the new one
     return tuple(number for number, trial in exp.trials.items() if trial.state in again)
 
 
