@@ -23,8 +23,13 @@ from clutch.runtime.distributed.pulse import Looks, Pulse, State
 from clutch.wire.errors import BadRequest, Conflict
 
 _ZAP = "inproc://zeromq.zap.01"
-_FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-_WATCHED = _FAILED | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_WATCHED = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+)
 _BYTES_RECEIVED_AT = 128
 """Where ``tcpi_bytes_received`` stands in the kernel's ``struct tcp_info``, of Linux 4.1 and later."""
 
@@ -166,12 +171,14 @@ class Upward:
     def happened(self) -> Iterator[str]:
         """``up``, ``ended``, ``refused`` (our key) or ``failed`` (``try_again`` later).
 
-        A connection that is broken off ZeroMQ makes again by itself. One with a program that speaks otherwise it gives
-        up, though rank 0 may have the port next.
+        A connection that is broken off ZeroMQ makes again by itself, and says so. One with a program that speaks
+        otherwise it gives up without a word, though rank 0 may have the port next.
         """
         for kind, value, endpoint in _events(self.monitor):
-            if kind == zmq.EVENT_CONNECTED:
-                self._descriptors[endpoint] = value
+            if kind in (zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED):
+                self._given_up.discard(endpoint)
+                if kind == zmq.EVENT_CONNECTED:
+                    self._descriptors[endpoint] = value
             elif not self.up and kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up, self._endpoint = True, endpoint
                 self._given_up.clear()
@@ -185,7 +192,7 @@ class Upward:
                 yield "ended"
             elif not self.up and kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 yield "refused"
-            elif not self.up and kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            elif not self.up and kind == zmq.EVENT_DISCONNECTED:
                 self._given_up.add(endpoint)
                 yield "failed"
 
