@@ -414,6 +414,11 @@ def test_every_reason_has_its_code(wanted, code) -> None:  # type: ignore[no-unt
     assert waiting.code == code and waiting.detail
 
 
+def test_work_that_excludes_every_node_is_told_so() -> None:
+    yard = Yard([room("n0"), room("n1")]).want(request("r", 4, excluded_nodes=(NodeId("n1"), NodeId("n0"))))
+    assert "excluded: n0, n1" in yard.why("r").detail
+
+
 def test_no_nodes_and_autoscale() -> None:
     from clutch.wire.specs import Autoscale
 

@@ -71,6 +71,9 @@ class Reasons:
                 return f"wants {demand.slots} slots; pool {pool.name} gives at most {most} to work other than cells"
         if fit(self.snapshot.empty, demand, self.rules) is not None:
             return ""
+        if demand.excluded and fit(self.snapshot.empty, demand.relaxed(exclusion=True), self.rules) is not None:
+            nodes = ", ".join(sorted(demand.excluded))
+            return f"wants {_amount(demand)}; the nodes of pool {pool.name} that could hold it are excluded: {nodes}"
         return f"wants {_amount(demand)}; pool {pool.name} could not hold it even if it were empty ({total} slots)"
 
     def _limited(self, request: Request, demand: Demand) -> Reason | None:
