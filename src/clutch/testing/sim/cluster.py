@@ -19,6 +19,7 @@ from clutch.testing.sim.calls import Call, Reply
 from clutch.testing.sim.cloud import CLUSTER, MEMORY_BYTES, MILLICPUS, Cloud, SimMachines
 from clutch.testing.sim.experiment_promises import ExperimentPromises
 from clutch.testing.sim.experiments import Researcher
+from clutch.testing.sim.gangs import Gangs
 from clutch.testing.sim.machine import Machine
 from clutch.testing.sim.machine_promises import MachinePromises
 from clutch.testing.sim.plan import MACHINE_FAULTS, MASTER_FAULTS, Fault, FaultKind, SimPlan
@@ -62,6 +63,7 @@ class Cluster:
         self.promises = Promises(self)
         self.machine_promises = MachinePromises(self)
         self.experiment_promises = ExperimentPromises(self)
+        self.gangs = Gangs(self)
         self.cloud = Cloud(self)
         self.acknowledged_tasks: dict[TaskId, None] = {}
         self.acknowledged_steps: dict[TaskId, int] = {}
@@ -189,6 +191,7 @@ class Cluster:
             case FaultKind.CUT_NODE if machine:
                 self.network.isolate(machine.node, [*self.master_hosts, "people"])
                 after(fault.lasts_s, lambda: self._mend(machine.node))
+                self.gangs.cut_off(machine, fault.lasts_s)
             case FaultKind.CUT_ONE_WAY if machine:
                 for host in self.master_hosts:
                     self.network.cut(host, machine.node)

@@ -43,6 +43,7 @@ class Researcher:
         self.cluster = cluster
         self.world = cluster.world
         self.chance = self.world.chance("experiments")
+        self.bounds = self.world.chance("experiments/bounds")
         self.caller = Caller(cluster, "people/experiments")
         self.again: dict[str, str] = {}
         """What was wanted of experiments that had ended."""
@@ -58,7 +59,16 @@ class Researcher:
             if self.chance.random() < likely:
                 after = self.chance.uniform(3.0, 60.0)
                 self.world.after(after, partial(self._do, name, what))
+        if self.bounds.random() < 0.5:
+            self.world.after(self.bounds.uniform(3.0, 40.0), lambda: self._bound(name, spec.resources.slots))
         self.world.after(10.0, lambda: self._look(name))
+
+    def _bound(self, name: str, slots: int) -> None:
+        """For a while only one of its trials may run."""
+        if self.own(name) is None or self.cluster.winding_up:
+            return
+        self.say(name, w.EditExperiment(max_slots=slots))
+        self.world.after(self.bounds.uniform(20.0, 60.0), lambda: self.say(name, w.EditExperiment(max_slots=0)))
 
     def _open(self, name: str, payload: bytes) -> None:
         event = e.OpenController(cause="api:ada", controller=name, kind=KIND, spec=payload)

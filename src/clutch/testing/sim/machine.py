@@ -163,8 +163,11 @@ class Machine:
         if directory is None or directory.status is MemberStatus.EXITED:
             return False
         if directory.process is not None:
+            if directory.process.failed and exit.cause is ExitCause.ENDED:
+                exit = Exit(1)
             exit = msgspec.structs.replace(exit, output_offset=directory.process.output, metrics_sequence=1)
             directory.process.die()
+            self.cluster.gangs.ended(directory.process, exit)
         directory.status, directory.exit = MemberStatus.EXITED, exit
         return True
 

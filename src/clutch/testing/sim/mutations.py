@@ -29,7 +29,7 @@ from clutch.wire.ids import PoolName, RequestId
 from clutch.wire.journal import Batch, OutboxItem
 from clutch.wire.machines import LAUNCH, MachineId, Order, StopReason, launch_token, terminate_token
 from clutch.wire.messages import MemberStatus, Report, Wanted
-from clutch.wire.outcomes import MachineState
+from clutch.wire.outcomes import MachineState, Verdict
 from clutch.workloads.experiment.controller.controller import ExperimentController
 from clutch.workloads.experiment.controller.own import Own
 
@@ -124,6 +124,24 @@ class ObeysOldOrders(b.Brain):
             return []
         self.wanted = wanted
         return [*self._reconcile(), self.report()]
+
+
+class BlamesVictims(Loop):
+    """Takes members that only lost a peer for ones that failed."""
+
+    def _record(self, recorded: list[Recorded], fact: f.Fact, now: float, cause: str) -> None:
+        if isinstance(fact, f.VerdictFound):
+            fact = msgspec.structs.replace(fact, verdict=Verdict.FAILED)
+        super()._record(recorded, fact, now, cause)
+
+
+class ForgivesFailures(Loop):
+    """Believes members that lost a peer without looking for the one that failed."""
+
+    def _record(self, recorded: list[Recorded], fact: f.Fact, now: float, cause: str) -> None:
+        if isinstance(fact, f.VerdictFound):
+            fact = msgspec.structs.replace(fact, verdict=Verdict.INFRASTRUCTURE)
+        super()._record(recorded, fact, now, cause)
 
 
 class ForgetsExits(b.Brain):
@@ -242,6 +260,8 @@ MUTATIONS: dict[str, type[Kit]] = {
     "believes old reports": _kit("BelievesOldReportsKit", loop=BelievesOldReports),
     "obeys old orders": _kit("ObeysOldOrdersKit", brain=ObeysOldOrders),
     "forgets exits": _kit("ForgetsExitsKit", brain=ForgetsExits),
+    "blames victims": _kit("BlamesVictimsKit", loop=BlamesVictims),
+    "forgives failures": _kit("ForgivesFailuresKit", loop=ForgivesFailures),
     "stops busy machines": _kit("StopsBusyMachinesKit", loop=StopsBusyMachines),
     "forgets machines that stop": _kit("ForgetsMachinesThatStopKit", loop=ForgetsMachinesThatStop),
     "delivers before performing": _kit("DeliversBeforePerformingKit", performer=DeliversBeforePerforming),

@@ -8,7 +8,7 @@ import msgspec
 
 from clutch.testing.sim.calls import Caller
 from clutch.wire import events as e
-from clutch.wire.messages import Exit, WantedMember
+from clutch.wire.messages import Exit, ExitCause, WantedMember
 
 if TYPE_CHECKING:
     from clutch.testing.sim.machine import Machine
@@ -55,6 +55,7 @@ class Process:
         self.step = checkpoint_step(wanted.checkpoint)
         self.saved = self.step
         self.leaving = False
+        self.failed = False
         self.chief = wanted.member.rank == 0 and wanted.member.role in ("main", "trainer", "replica")
         self.caller = Caller(machine.cluster, f"{machine.node}/{wanted.member}-{wanted.fence}")
         self._next()
@@ -63,9 +64,14 @@ class Process:
         self.alive = False
         self.caller.close()
 
-    def exit(self, code: int) -> None:
+    def exit(self, code: int, cause: ExitCause = ExitCause.OWN) -> None:
         if self.alive:
-            self.machine.ended((self.wanted.member, self.wanted.fence), Exit(code))
+            self.machine.ended((self.wanted.member, self.wanted.fence), Exit(code, cause))
+
+    @property
+    def grouped(self) -> bool:
+        """Whether its ranks talk among themselves, and notice when one is gone."""
+        return self.wanted.members > 1 and self.wanted.member.role == "main"
 
     def _next(self) -> None:
         chance = self.world.chance("processes")
@@ -77,13 +83,23 @@ class Process:
             return
         self.output += 80
         if self.work.failing and self.world.chance("processes").random() < self.work.failing:
-            self.exit(1)
+            self._fail()
             return
         if not self.works:
             self._next()
             return
         self.step += 1
         self._trained()
+
+    def _fail(self) -> None:
+        """A member of several ranks is not gone at once when one of them fails: the others of it end first. Whatever
+        ends it then, its record tells of the failure."""
+        if not self.grouped:
+            self.exit(1)
+            return
+        self.failed = self.leaving = True
+        self.world.after(self.world.chance("gangs").uniform(0.0, 2.0), lambda: self.exit(1))
+        self.machine.cluster.gangs.failed(self)
 
     def _trained(self) -> None:
         """A step is done."""

@@ -66,6 +66,7 @@ class Promises:
         self.checks += 1
         self.cluster.machine_promises.deciding(recorded)
         self.cluster.experiment_promises.deciding(recorded)
+        self.cluster.gangs.deciding(recorded)
         state = self.truth.state
         match recorded.fact:
             case f.CheckpointCommitted(task, _, checkpoint, step):

@@ -48,6 +48,11 @@ def run(seed: int, *, nodes: int | None = None, faults: bool = True, kit: type[K
 
 
 def run_plan(plan: SimPlan, kit: type[Kit] = Kit) -> Outcome:
+    return lived(plan, kit)[1]
+
+
+def lived(plan: SimPlan, kit: type[Kit] = Kit) -> tuple[Cluster, Outcome]:
+    """A cluster at its end, for whoever wants to look at more than the outcome."""
     cluster = Cluster(plan, kit)
     broken = ""
     subject = ""
@@ -59,7 +64,7 @@ def run_plan(plan: SimPlan, kit: type[Kit] = Kit) -> Outcome:
         broken = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
     finally:
         cluster.close()
-    return _outcome(cluster, broken, subject)
+    return cluster, _outcome(cluster, broken, subject)
 
 
 def live(cluster: Cluster) -> None:
