@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from clutch.wire.errors import Conflict
+from clutch.wire.errors import BadRequest, Conflict
 
 HISTORY = 256
 """So many calls back a contradiction can be named."""
@@ -27,6 +27,15 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
         local = "_local" if self.scope.startswith("local") else ""
         inside = {"broadcast": f"root={self.root}", "reduce": self.detail, "allreduce": self.detail}.get(self.name, "")
         return f"{self.name}{local}({inside}) #{self.number}"
+
+
+class Step:
+    """What a call is, apart from what it does."""
+
+    def __init__(self, name: str, timeout_s: float, *, root: int = 0, detail: str = "") -> None:
+        if not timeout_s > 0:
+            raise BadRequest(f"{timeout_s} s is no time to wait", object=name, next_step="Give seconds above 0.")
+        self.name, self.timeout_s, self.root, self.detail = name, timeout_s, root, detail
 
 
 class Calls:

@@ -35,8 +35,14 @@ _BYTES_RECEIVED_AT = 128
 
 
 def bytes_received(descriptor: int) -> int | None:
-    """How many bytes the kernel has ever received by this connection, read or not; None: it does not say."""
-    wire = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM, 0, fileno=descriptor)
+    """How many bytes the kernel has ever received by this connection, read or not.
+
+    None: it does not say, or ZeroMQ has closed it meanwhile, of which we shall hear.
+    """
+    try:
+        wire = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return None
     try:
         told = wire.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 256)
     except OSError:

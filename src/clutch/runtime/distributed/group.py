@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clutch.runtime.distributed.calls import Call, Calls
+from clutch.runtime.distributed.calls import Call, Calls, Step
 from clutch.runtime.distributed.near import LineEnded
 from clutch.runtime.distributed.notes import Failed, Waits
 from clutch.runtime.distributed.payload import Packed, pack, unpack
@@ -213,13 +213,13 @@ class Group:
 
     def _gather(self, scope: Scope, value: Any, timeout_s: float) -> list[Any] | None:
         packed = pack(value)
-        found: list[Any] | None = self._loosely(scope, _Step("gather", timeout_s), packed, _values)
+        found: list[Any] | None = self._loosely(scope, Step("gather", timeout_s), packed, _values)
         return found
 
     def _reduce(self, scope: Scope, value: Any, reducer: Reducer, timeout_s: float) -> Any:
         steps = as_two_steps(reducer)
         packed = pack(steps.per_rank(value))
-        step = _Step("reduce", timeout_s, detail=name_of(reducer))
+        step = Step("reduce", timeout_s, detail=name_of(reducer))
         return self._loosely(scope, step, packed, lambda items: steps.across(_values(items)))
 
     def _allgather(self, scope: Scope, value: Any, timeout_s: float) -> list[Any]:
@@ -229,7 +229,7 @@ class Group:
 
         return self._call(
             scope,
-            _Step("allgather", timeout_s),
+            Step("allgather", timeout_s),
             lambda exchange, call, until: exchange.allgather(scope, call, packed, until),
         )
 
@@ -237,7 +237,7 @@ class Group:
         if len(scope.ranks) == 1:
             return self.check()
         return self._call(
-            scope, _Step("barrier", timeout_s), lambda exchange, call, until: exchange.meet(scope, call, until)
+            scope, Step("barrier", timeout_s), lambda exchange, call, until: exchange.meet(scope, call, until)
         )
 
     def _broadcast(self, scope: Scope, value: T, root: int, timeout_s: float) -> T:
@@ -257,7 +257,7 @@ class Group:
             self._settle(exchange, scope, call, until)
             return found
 
-        return self._call(scope, _Step("broadcast", timeout_s, root=source), run)
+        return self._call(scope, Step("broadcast", timeout_s, root=source), run)
 
     def _allreduce(self, scope: Scope, value: Any, reducer: Reducer, timeout_s: float) -> Any:
         steps = as_two_steps(reducer)
@@ -281,9 +281,9 @@ class Group:
                 raise _Theirs(Unavailable(result, object=f"reducer on rank {scope.chief}"))
             return result
 
-        return self._call(scope, _Step("allreduce", timeout_s, detail=name_of(reducer)), run)
+        return self._call(scope, Step("allreduce", timeout_s, detail=name_of(reducer)), run)
 
-    def _loosely(self, scope: Scope, step: _Step, packed: Packed, finish: Callable[[list[Item]], Any]) -> Any:
+    def _loosely(self, scope: Scope, step: Step, packed: Packed, finish: Callable[[list[Item]], Any]) -> Any:
         """Gather, and ``finish`` on the chief."""
         if len(scope.ranks) == 1:
             self.check()
@@ -315,7 +315,7 @@ class Group:
         if loose >= LOOSE_MAX:
             exchange.meet(scope, call, until)
 
-    def _call(self, scope: Scope, step: _Step, run: Callable[[Exchange, Call, float], T]) -> T:
+    def _call(self, scope: Scope, step: Step, run: Callable[[Exchange, Call, float], T]) -> T:
         """One call, from its number to what is raised if it does not succeed."""
         with self._turn:
             self.check()
@@ -354,15 +354,6 @@ class Group:
                 raise
             finally:
                 self._calls.leave()
-
-
-class _Step:
-    """What a call is, apart from what it does."""
-
-    def __init__(self, name: str, timeout_s: float, *, root: int = 0, detail: str = "") -> None:
-        if not timeout_s > 0:
-            raise BadRequest(f"{timeout_s} s is no time to wait", object=name, next_step="Give seconds above 0.")
-        self.name, self.timeout_s, self.root, self.detail = name, timeout_s, root, detail
 
 
 class _Theirs(Exception):

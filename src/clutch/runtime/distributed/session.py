@@ -12,10 +12,11 @@ import zmq
 
 from clutch.runtime.distributed.calls import Calls
 from clutch.runtime.distributed.control import Control
+from clutch.runtime.distributed.doors import Door, enter_door
 from clutch.runtime.distributed.exchange import Exchange
 from clutch.runtime.distributed.far import THREADS, Far
 from clutch.runtime.distributed.meeting import Meeting, check_meeting
-from clutch.runtime.distributed.near import Door, Line, LineEnded, enter_door
+from clutch.runtime.distributed.near import Line, LineEnded
 from clutch.runtime.distributed.shape import Seat, Shape, arrange
 from clutch.wire.errors import BadRequest, PeerLost
 
