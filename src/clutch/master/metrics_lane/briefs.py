@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
+from typing import Any
 
 import msgspec
 
@@ -55,8 +56,14 @@ def buckets_of(column: Column, start: int, stop: int, size: int, superseded: boo
         numbers = [_finite(value) for value in values]
         return list(zip(steps, ats, values, numbers, numbers, repeat(1), repeat(superseded)))
     found: list[Bucket] = []
-    are_finite = finite_in(values) is values
-    for first in range(0, len(values), size):
+    are_finite, whole = finite_in(values) is values, 0
+    if are_finite and len(values) >= size:
+        whole = len(values) - len(values) % size
+        parts: list[Any] = [values[place:whole:size] for place in range(size)]  # all first ones, all second ones ...
+        ends = slice(size - 1, whole, size)
+        ranges = map(min, *parts), map(max, *parts)
+        found += zip(steps[ends], ats[ends], values[ends], *ranges, repeat(size), repeat(superseded))
+    for first in range(whole, len(values), size):
         part = values[first : first + size]
         numbers = part if are_finite else finite_in(part)  # type: ignore[assignment]
         low, high = (min(numbers), max(numbers)) if numbers else (None, None)  # type: ignore[type-var]

@@ -63,18 +63,17 @@ def joined(held: Iterable[Bucket], count: int) -> list[Bucket]:
     if len(ordered) <= count:
         return ordered
     total = sum(map(itemgetter(5), ordered))
-    found: list[Bucket] = []
+    stops: list[int] = []
     passed, filled = 0, -1
     start = 0
     for place, bucket in enumerate(ordered):
         slot = passed * count // total
         passed += bucket[5]
         if place > start and (slot != filled or ordered[start][6] != bucket[6]):
-            found.append(_one(ordered[start:place]))
+            stops.append(place)
             start = place
         filled = slot
-    found.append(_one(ordered[start:]))
-    return found
+    return _runs(ordered, [*stops, len(ordered)])
 
 
 def shaped(held: Iterable[Bucket], count: int, tools: Any) -> list[Bucket]:
@@ -89,10 +88,7 @@ def shaped(held: Iterable[Bucket], count: int, tools: Any) -> list[Bucket]:
         if share < _SHAPE_LEAST or len(part) <= share:
             found += joined(part, max(share, 1))
             continue
-        start = 0
-        for end in _ends(part, share, tools):
-            found.append(_one(part[start : end + 1]))
-            start = end + 1
+        found += _runs(part, [end + 1 for end in _ends(part, share, tools)])
     return found
 
 
@@ -111,14 +107,28 @@ def _ends(ordered: Sequence[Bucket], count: int, tools: Any) -> list[int]:
     return sorted({*chosen.tolist(), len(ordered) - 1})
 
 
-def _one(run: Sequence[Bucket]) -> Bucket:
-    """Neighbours as one bucket."""
-    if len(run) == 1:
-        return run[0]
-    step, at, value, _, _, _, superseded = run[-1]
-    low = min([bucket[3] for bucket in run if bucket[3] is not None], default=None)
-    high = max([bucket[4] for bucket in run if bucket[4] is not None], default=None)
-    return (step, at, value, low, high, sum([bucket[5] for bucket in run]), superseded)
+def _runs(ordered: Sequence[Bucket], stops: Sequence[int]) -> list[Bucket]:
+    """Neighbours as one bucket each: those before the first stop, from there to before the second, and so on."""
+    _, _, _, lows, highs, counts, _ = zip(*ordered, strict=True)
+    low_of, high_of = (_least, _most) if None in lows else (min, max)
+    found: list[Bucket] = []
+    start = 0
+    for stop in stops:
+        end = ordered[stop - 1]
+        if stop - start > 1:
+            low, high = low_of(lows[start:stop]), high_of(highs[start:stop])
+            end = (*end[:3], low, high, sum(counts[start:stop]), end[6])
+        found.append(end)
+        start = stop
+    return found
+
+
+def _least(numbers: Sequence[float | None]) -> float | None:
+    return min([number for number in numbers if number is not None], default=None)
+
+
+def _most(numbers: Sequence[float | None]) -> float | None:
+    return max([number for number in numbers if number is not None], default=None)
 
 
 def _point(bucket: Bucket) -> SeriesPoint:
