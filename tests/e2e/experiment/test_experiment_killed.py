@@ -152,7 +152,7 @@ def test_a_line_whose_master_died_before_it_matched_is_matched(tmp_path: Path) -
         ground.until_trial(task, lambda trial: trial.labels == ",broken,", "labelled")
         (gate / "all").touch()
         assert ground.until_ended(experiment).state == "failed"
-        assert ground.trials(experiment)[0].restarts == 1
+        assert ground.trials(experiment)[0].restarts == 0
 
 
 def spooled(folder: Path) -> list[Path]:
