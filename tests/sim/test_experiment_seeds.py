@@ -8,7 +8,7 @@ import pytest
 from clutch.testing.sim.cluster import Cluster
 from clutch.testing.sim.mutations import EXPERIMENT_MUTATIONS
 from clutch.testing.sim.plan import SimPlan, make_plan
-from clutch.testing.sim.run import live, run_plan
+from clutch.testing.sim.run import lived, run_plan
 from clutch.wire import facts as f
 from clutch.wire.experiment_views import ExperimentView, TrialView
 from clutch.wire.experiments import EXPERIMENT_ENDED, KIND, Asha, ExperimentState, Pbt, RandomSearch
@@ -23,12 +23,9 @@ def plan_of(seed: int, *, faults: bool = True) -> SimPlan:
     return msgspec.structs.replace(make_plan(seed, faults=faults), experiments=2)
 
 
-def lived(plan: SimPlan) -> Cluster:
-    cluster = Cluster(plan)
-    try:
-        live(cluster)
-    finally:
-        cluster.close()
+def unbroken(plan: SimPlan) -> Cluster:
+    cluster, outcome = lived(plan)
+    assert not outcome.broken, "\n".join([f"seed {outcome.seed}: {outcome.broken}", *outcome.story])
     return cluster
 
 
@@ -44,20 +41,13 @@ def notes(cluster: Cluster) -> list[tuple[str, float, n.Fact]]:
     return found
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_every_promise_of_experiments_holds_under_faults(block: int) -> None:
-    for seed in range(block * 8, block * 8 + 8):
-        outcome = run_plan(plan_of(seed))
-        assert not outcome.broken, "\n".join([f"seed {seed}: {outcome.broken}", *outcome.story])
-
-
-def test_seeds_reach_every_kind_of_search_and_of_end() -> None:
-    """What the simulator never reaches, it does not test."""
+def test_every_promise_holds_under_faults_in_every_kind_of_search_and_of_end() -> None:
+    """Those of experiments too. What the simulator never reaches, it does not test."""
     methods: set[type] = set()
     states: set[str] = set()
     seen: set[str] = set()
     for seed in range(40):
-        cluster = lived(plan_of(seed))
+        cluster = unbroken(plan_of(seed))
         for name, _, fact in notes(cluster):
             seen.add(type(fact).__name__)
             if isinstance(fact, n.Moved):
@@ -82,7 +72,7 @@ def test_a_trial_stopped_by_its_search_gives_its_slots_back_in_its_window() -> N
     """Without faults: no later than its window and the moment that ending what stays takes."""
     checked = 0
     for seed in range(12):
-        cluster = lived(plan_of(seed, faults=False))
+        cluster = unbroken(plan_of(seed, faults=False))
         history = cluster.truth.history
         ended = {r.fact.member.task: r.at for r in history if isinstance(r.fact, f.MemberExited)}
         windows = {r.fact.task: r.fact.spec.leave_within_s for r in history if isinstance(r.fact, f.TaskSubmitted)}
@@ -94,11 +84,41 @@ def test_a_trial_stopped_by_its_search_gives_its_slots_back_in_its_window() -> N
     assert checked >= 10
 
 
-def test_the_rows_that_readers_find_are_the_truth() -> None:
+def test_trials_beyond_a_lowered_bound_of_slots_leave_in_their_window() -> None:
+    """Without faults: of a bounded experiment one trial stays, and no other begins beside it."""
+    asked_to_leave = 0
+    for seed in range(16):
+        cluster = unbroken(plan_of(seed, faults=False))
+        bounds: dict[str, int] = {}
+        deadlines: dict[str, float] = {}
+        staying: dict[str, set[str]] = {}
+        for recorded in cluster.truth.history:
+            fact, at = recorded.fact, recorded.at
+            if isinstance(fact, f.MaxSlotsSet):
+                bounds[fact.task.rpartition(".")[0]] = fact.max_slots
+            elif isinstance(fact, f.AllocationGranted):
+                name = fact.task.rpartition(".")[0]
+                staying.setdefault(name, set()).add(fact.task)
+                assert not bounds.get(name) or len(staying[name]) == 1, f"seed {seed}: {fact.task} began"
+            elif isinstance(fact, f.LeaveAsked):
+                name = fact.task.rpartition(".")[0]
+                staying[name].discard(fact.task)
+                if bounds.get(name):
+                    asked_to_leave += 1
+                    deadlines[fact.task] = fact.deadline
+            elif isinstance(fact, f.MemberExited):
+                staying[fact.member.task.rpartition(".")[0]].discard(fact.member.task)
+                held_on = at - deadlines.pop(fact.member.task, at)
+                assert held_on <= 5.0, f"seed {seed}: {fact.member.task} held on for {held_on} s"
+        assert not deadlines
+    assert asked_to_leave >= 3
+
+
+def test_rows_are_the_truth_and_whoever_should_hear_of_it_does() -> None:
     """The journal's views of experiments, written by masters that crashed, against a fold that did not."""
-    compared = 0
+    compared = told = 0
     for seed in range(10):
-        cluster = lived(plan_of(seed))
+        cluster = unbroken(plan_of(seed))
         views = cluster.store.views(ExperimentView.table)
         for name, archive in cluster.experiment_promises.archives.items():
             own = cluster.controllers[KIND].load(archive)
@@ -107,17 +127,11 @@ def test_the_rows_that_readers_find_are_the_truth() -> None:
             trials = [key for key in cluster.store.views(TrialView.table) if key.startswith(f"{name}.")]
             assert len(trials) == len(own.exp.trials)
             compared += 1
-    assert compared >= 10
-
-
-def test_whoever_should_hear_of_it_does() -> None:
-    told = 0
-    for seed in range(10):
-        cluster = lived(plan_of(seed))
         owed = [r.fact.token for r in cluster.truth.history if isinstance(r.fact, f.EffectOwed)]
         assert len(owed) == len(set(owed))
         assert set(owed) <= set(cluster.experiment_promises.delivered)
         told += len(owed)
+    assert compared >= 10
     assert told >= 30
 
 

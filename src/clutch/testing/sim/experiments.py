@@ -107,7 +107,7 @@ class Researcher:
         if self.own(name) is not None or archive is None:
             self.world.after(5.0, lambda: self._look(name))
             return
-        self.again[name] = self.chance.choice(("continue", "extend", "delete", "retention", "nothing"))
+        self.again[name] = self.chance.choice(("continue", "continue", "extend", "delete", "retention", "nothing"))
         self._open(name, reopen(archive))
         self.world.after(2.0, lambda: self._want(name))
 
