@@ -227,6 +227,34 @@ def should_stop(size: int, calls: int) -> list[float]:
     return list(in_ranks(size, live))
 
 
+def crossing(encrypted: bool, times: int) -> list[float]:
+    """Eight megabytes each way between two processes by ZeroMQ alone: what two nodes of eight ranks cannot do without,
+    and how much of it is encryption."""
+
+    def live(rank: int, place: Place) -> list[float]:
+        context = zmq.Context(io_threads=2)
+        pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+        for socket in (pull, push) if encrypted else ():
+            socket.curve_publickey, socket.curve_secretkey = place.keys.public.encode(), place.keys.secret.encode()
+        if encrypted:
+            pull.curve_server, push.curve_serverkey = True, place.keys.public.encode()
+        pull.bind(f"tcp://127.0.0.1:{place.ports[rank]}")
+        push.connect(f"tcp://127.0.0.1:{place.ports[1 - rank]}")
+        pieces = [numpy.full(MEGABYTE, rank, dtype=numpy.uint8) for _ in range(8)]
+
+        def exchange() -> None:
+            for piece in pieces:
+                push.send(memoryview(piece), copy=False)
+            for _ in pieces:
+                pull.recv(copy=False)
+
+        found = timed(exchange, times)
+        time.sleep(0.2)
+        return found
+
+    return list(in_ranks(2, live))
+
+
 # -- all of it ----------------------------------------------------------------------------------------------------
 
 
@@ -251,9 +279,14 @@ def main() -> None:
                 found.setdefault(name, {}).setdefault(what, []).append(times)
     summary = {name: {what: _summary(runs) for what, runs in measured.items()} for name, measured in found.items()}
     asking = should_stop(arguments.ranks, 300)
+    crossings = {name: _summary([crossing(name == "CURVE", plan["1 MB"] * 4)]) for name in ("CURVE", "no CURVE")}
     report(summary, asking, arguments.ranks)
+    told = ", ".join(f"{name} {one['p50_ms']:.1f} ms" for name, one in crossings.items())
+    print(f"8 MB each way between two processes by ZeroMQ alone: {told}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"allgather": summary, "should_stop": _summary([asking])}, indent=2))
+        arguments.json.write_text(
+            json.dumps({"allgather": summary, "should_stop": _summary([asking]), "crossing": crossings}, indent=2)
+        )
 
 
 def _has_torch() -> bool:
