@@ -3,6 +3,8 @@
 
 BIN := .venv/bin
 JOBS ?= 2
+# Tests wait for processes about a third of their time: three at once keep two cores busy.
+TEST_JOBS ?= 3
 SEEDS ?= 0-999
 RAFT_SEEDS ?= 0-9999
 
@@ -20,7 +22,7 @@ demo: ## a search on a cluster from nothing: sixteen networks, early stopping, t
 	@$(BIN)/clutch demo
 
 test: setup ## every test that takes seconds, in parallel
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+	@$(BIN)/pytest -n $(TEST_JOBS) --dist worksteal -m "not slow"
 
 soak: setup ## the tests that take minutes: chaos with real processes, kills and cut networks
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow --timeout 400

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from agents_ground import NAMES, ShelvedCluster
 
 from clutch.sdk import calls
@@ -60,6 +61,7 @@ def test_uploaded_code_survives_the_loss_of_a_machine_and_has_two_copies_again(t
         run_code(cluster, code, "third")
 
 
+@pytest.mark.slow
 async def test_a_machine_whose_disk_was_emptied_gets_its_copies_back(tmp_path: Path) -> None:
     with ShelvedCluster(tmp_path) as cluster:
         await asyncio.to_thread(cluster.start_with_agents, *NAMES)

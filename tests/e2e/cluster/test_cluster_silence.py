@@ -72,6 +72,7 @@ def cut_off(folder: Path, cut_s: float, lost_after_s: float) -> None:
 pytestmark = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_cut_off_for_seconds(tmp_path: Path) -> None:
     cut_off(tmp_path, cut_s=6, lost_after_s=2)
 

@@ -107,6 +107,7 @@ def stop_and_continue(folder: Path, server: str, asleep_s: float) -> None:
         assert runs(cluster, "long") == 1
 
 
+@pytest.mark.slow
 def test_a_leader_that_slept_through_its_replacement_changes_nothing(tmp_path: Path, server: str) -> None:
     stop_and_continue(tmp_path, server, asleep_s=4)
 

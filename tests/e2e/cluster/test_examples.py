@@ -74,6 +74,7 @@ def test_digits(cluster: Cluster) -> None:
     assert found["trials"] == 4 and found["best"] > 0.3
 
 
+@pytest.mark.slow
 def test_pbt(cluster: Cluster) -> None:
     changes = ("searcher.population_size=3", "searcher.num_rounds=2", "searcher.length_per_round=20")
     found = searched(cluster, "pbt", *changes)

@@ -7,6 +7,7 @@ import random
 import time
 from pathlib import Path
 
+import pytest
 from experiment_ground import Ground
 
 from clutch.master.metrics_lane.opening import open_metrics
@@ -111,6 +112,7 @@ def test_a_deletion_is_carried_to_its_end_by_the_next_master(tmp_path: Path) -> 
         assert ground.output(f"{experiment}.1") == []
 
 
+@pytest.mark.slow
 def test_on_postgresql_it_is_the_same(tmp_path: Path) -> None:
     with temporary_server() as server, Ground(tmp_path, db=server.address()) as ground:
         gate = ground.gate()

@@ -75,7 +75,7 @@ def test_ranks_start_one_process_for_each_slot_of_unequal_nodes(two_nodes: Groun
     [
         (RanksLaunch(), REDUCE),
         (TorchrunLaunch(), REDUCE),
-        (TorchrunLaunch(arguments=("--log-dir=logs",), processes=2), REDUCE),
+        pytest.param(TorchrunLaunch(arguments=("--log-dir=logs",), processes=2), REDUCE, marks=pytest.mark.slow),
         (AccelerateLaunch(), ACCELERATED),
     ],
     ids=["ranks", "torchrun", "torchrun-two-each", "accelerate"],

@@ -103,7 +103,7 @@ async def attacked(house: House, examples: int) -> Attack:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 async def test_no_answer_of_the_library_is_a_bug(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     async with AsyncExitStack() as stack:
         db = ""

@@ -71,7 +71,7 @@ def all_launched(count: int) -> Callable[[dict[str, Any]], bool]:
     return enough
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_whatever_a_killed_master_was_at_is_neither_lost_nor_done_twice(ground: Ground, seed: int) -> None:
     chance = Random(seed)
     for _ in range(4):

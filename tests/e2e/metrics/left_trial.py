@@ -54,8 +54,14 @@ def main() -> None:
         step += 1
         report(run, step)
     mark = f'"step":{last},'.encode()
+    patience = time.monotonic() + 30.0
     while (spool / "spool.jsonl").read_bytes().count(mark) < 2:  # the point and the validation
         time.sleep(0.005)
+        if time.monotonic() > patience:
+            reporter = run._reporter
+            text = f"failure {reporter.failure!r}, outlet {vars(reporter._opened)}, {len(reporter._pending)} in memory"
+            gate.with_suffix(".why").write_text(text)
+            break
     die()
 
 

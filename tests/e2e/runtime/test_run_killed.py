@@ -29,7 +29,7 @@ print("slowest", slowest, flush=True)
 """
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_is_reported_is_stored_once_though_its_master_is_killed(
     master: RunMaster, tmp_path: Path, seed: int
 ) -> None:
