@@ -162,6 +162,8 @@ class DockerCluster:
         for trial in self.trials(experiment):
             found.append(f"{trial.key} {trial.state} {trial.detail} step {trial.last_step} epoch {trial.epoch}")
             found += [f"    {line}" for line in self.output(trial.task)[-12:]]
+        for child in (*self.cluster.masters, *self.cluster.agents.values()):
+            found += [f"{child.log.name} ends:", child.last_lines(8)]
         return "\n".join(found)
 
     # -- waiting ---------------------------------------------------------------------------------------------------
