@@ -65,8 +65,8 @@ class Search(Protocol):
 
 
 class AloneSearch:
-    """Nobody searches: there is one operation, of ``length`` or, if that is 0, of the shortest. ``keep`` writes metadata
-    down, if there is a place for it."""
+    """Nobody searches: there is one operation, of ``length`` or, if that is 0, of the shortest. ``keep`` writes
+    metadata down, if there is a place for it."""
 
     def __init__(
         self, length: int, found: Mapping[str, Any] | None = None, keep: Callable[[dict[str, Any]], None] | None = None

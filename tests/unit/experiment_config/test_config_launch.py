@@ -75,11 +75,13 @@ def test_what_is_wrong_is_told_with_its_path(written: Any, path: str, words: str
     assert words in found[path], found
 
 
-def test_an_image_has_no_python_of_ours() -> None:
-    with pytest.raises(BadConfig) as caught:
-        accepted({**ENTRY, "launch": "torchrun", "environment": {"image": "pytorch"}}, Door())
-    assert [problem.path for problem in caught.value.problems] == ["launch"]
-    accepted({**ENTRY, "launch": "plain", "environment": {"image": "pytorch"}}, Door())
+@pytest.mark.parametrize("launch", ["plain", "torchrun"])
+def test_a_launcher_may_start_ranks_in_an_image(launch: str) -> None:
+    spec = accepted({**ENTRY, "launch": launch, "environment": {"image": "pytorch"}}, Door()).spec
+    assert (
+        spec.program.image is not None
+        and spec.program.launch == accepted({**ENTRY, "launch": launch}, Door()).spec.program.launch
+    )
 
 
 def test_layers_of_one_kind_complete_each_other() -> None:
