@@ -15,8 +15,8 @@ import math
 import secrets
 import ssl
 import time
+from typing import TYPE_CHECKING
 
-import httpx
 import msgspec
 import structlog
 
@@ -40,6 +40,9 @@ from clutch.workloads.experiment.library.addresses import Resolve, Target, allow
 from clutch.workloads.experiment.library.hooks import Hook, Webhooks
 from clutch.workloads.experiment.library.messages import body_of
 from clutch.workloads.experiment.library.waiting import WAITING_MAX, Messages, Waiting, settled, tried
+
+if TYPE_CHECKING:
+    import httpx
 
 KIND = "webhook"
 """The kind of the items in the outbox."""
@@ -77,6 +80,8 @@ class Sender:
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
+            import httpx  # only where webhooks are: it would be a tenth of what a master loads at its start
+
             # no connection is kept: two hosts at one address must not share what was verified for one of them
             self._client = httpx.AsyncClient(
                 verify=self._trust or ssl.create_default_context(),
@@ -93,6 +98,8 @@ class Sender:
             self._client = None
 
     async def post(self, url: str, headers: dict[str, str], body: bytes) -> Answer:
+        import httpx
+
         try:
             target = parse_target(url)
             async with asyncio.timeout(TIMEOUT_S):
@@ -106,6 +113,8 @@ class Sender:
             return Answer(error=f"{type(error).__name__}: {error}"[:WORDS_MAX], again=True)
 
     async def _try(self, target: Target, addresses: list[str], headers: dict[str, str], body: bytes) -> Answer:
+        import httpx
+
         last: httpx.HTTPError | None = None
         for address in addresses[:ADDRESSES_TRIED]:
             try:
