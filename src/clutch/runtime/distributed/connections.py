@@ -22,6 +22,7 @@ from clutch.runtime.distributed.meeting import Meeting
 from clutch.runtime.distributed.pulse import Looks, Pulse, State
 from clutch.wire.errors import BadRequest, Conflict
 
+HANDSHAKE_S = 10.0
 _ZAP = "inproc://zeromq.zap.01"
 _WATCHED = (
     zmq.EVENT_CONNECTED
@@ -157,6 +158,7 @@ class Upward:
         self._endpoints = [f"tcp://{bracketed(meeting.address)}:{port}" for port in meeting.ports]
         self._endpoint = ""
         self._given_up: set[str] = set()
+        self._news, self._news_at = False, now
         self._descriptors: dict[str, int] = {}
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         _prepare(self.socket, meeting)
@@ -181,6 +183,7 @@ class Upward:
         otherwise it gives up without a word, though rank 0 may have the port next.
         """
         for kind, value, endpoint in _events(self.monitor):
+            self._news = True
             if kind in (zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED):
                 self._given_up.discard(endpoint)
                 if kind == zmq.EVENT_CONNECTED:
@@ -213,6 +216,12 @@ class Upward:
     def silent(self, now: float) -> bool:
         """Whether rank 0 is lost by its silence. Said once."""
         counts_s = self._looks.counts(now)
+        if self.up or self._news:
+            self._news, self._news_at = False, now
+        elif now - self._news_at > HANDSHAKE_S + 2.0:  # no attempt takes longer: whatever it was, begin anew
+            self._news_at = now
+            self._given_up.update(self._endpoints)
+            self.try_again()
         descriptor = self._descriptors.get(self._endpoint)
         if not self.up or descriptor is None or self._pulse.state is State.LOST:
             return False
@@ -257,7 +266,7 @@ def _prepare(socket: zmq.Socket[bytes], meeting: Meeting) -> None:
     socket.set(zmq.HEARTBEAT_IVL, int(meeting.heartbeat_s * 1000))
     socket.set(zmq.HEARTBEAT_TIMEOUT, 0)
     socket.set(zmq.HEARTBEAT_TTL, 0)
-    socket.set(zmq.HANDSHAKE_IVL, 10_000)
+    socket.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     socket.set(zmq.CURVE_PUBLICKEY, meeting.keys.public.encode())
     socket.set(zmq.CURVE_SECRETKEY, meeting.keys.secret.encode())
 
