@@ -1,7 +1,8 @@
 """Why an allocation ended whose ranks lost each other. Pure.
 
 Ranks that lose a peer end within seconds and say so; what happened to that peer is known later, when its own exit
-record comes or its node is given up. So the verdict stays open until all members are gone. The first that applies decides:
+record comes or its node is given up. So the verdict stays open until all members are gone. The first that applies
+decides:
 
     a member failed by itself         -> failed, and its last lines are the reason
     a rank had said that it failed    -> failed
