@@ -107,6 +107,7 @@ CASES: dict[str, Case] = {
     "preview_experiment": Case({"config": EXPERIMENT}),
     "list_experiments": Case(hides=True),
     "get_experiment": Case(),
+    "read_experiment_output": Case(),
     "why_experiment": Case(),
     "pause_experiment": Case(),
     "resume_experiment": Case(),

@@ -171,7 +171,7 @@ class DirectoryBlobs:
                     copy.run(origin.descriptor, staged.descriptor, origin.size_bytes, sync=True)
                     origin.check_unchanged()
                     sha256 = copy.digest.hexdigest()
-                    staged.seal(sha256, copy.size_bytes)
+                    staged.seal(sha256, copy.size_bytes, copy.sums)
                     self._publish(staged, key, create)
                     return Blob(key, copy.size_bytes, sha256, os.fstat(staged.descriptor).st_mtime)
 
@@ -243,8 +243,11 @@ class DirectoryBlobs:
                 keep = True
                 try:
                     size = opened.blob.size_bytes
-                    landing.resume(1, size)
-                    landing.copy.run(opened.descriptor, landing.descriptor, size)
+                    sums = opened.sums if not landing.resume(1, size) else None
+                    if sums is None or not landing.fill_by_parts(opened.descriptor, size, sums):
+                        if sums is not None:
+                            landing.restart()  # it is damaged, or its sums are: the hash decides
+                        landing.copy.run(opened.descriptor, landing.descriptor, size)
                     if not landing.is_sound and landing.copy.reused_bytes:
                         landing.restart()
                         landing.copy.run(opened.descriptor, landing.descriptor, size)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clutch.backends.blobs.base import Progress
+from clutch.backends.blobs.part_sums import PartSums, copied_by_parts, part_bytes_of, sum_of
 from clutch.wire.errors import BadRequest, Conflict, Corrupt, DiskFull, NotAllowed, NotFound, Unavailable
 
 Result = TypeVar("Result")
@@ -201,6 +202,8 @@ class Copy:
         self._progress = progress
         self._stop = stop
         self._buffer = memoryview(bytearray(0))
+        self.sums: PartSums | None = None
+        """Of the parts of a large file that was copied whole."""
 
     def reuse(self, count: int) -> None:
         """So many bytes are there from an earlier try, and in the digest."""
@@ -218,9 +221,11 @@ class Copy:
         With ``sync`` the disk is busy meanwhile too, and whoever syncs the target afterwards waits for little.
         """
         hashing: deque[Future[None]] = deque()
+        summing: list[Future[int]] = []
+        part_bytes = part_bytes_of(stop_at) if sync and not self.size_bytes else 0
         self._buffer = memoryview(bytearray(min(_HASH_BYTES, max(1, stop_at))))
         begun_at = written_out = self.size_bytes
-        with ThreadPoolExecutor(1) as hasher:
+        with ThreadPoolExecutor(1) as hasher, ThreadPoolExecutor(1) as summer:
             while self.size_bytes < stop_at:
                 self._stop.check()
                 count = _copy_some(origin, target, self.size_bytes, min(CHUNK_BYTES, stop_at - self.size_bytes))
@@ -229,6 +234,10 @@ class Copy:
                 hashing.append(hasher.submit(self._hash, target, self.size_bytes, self.size_bytes + count))
                 self.size_bytes += count
                 self.tell()
+                if part_bytes:
+                    while (len(summing) + 1) * part_bytes <= self.size_bytes:
+                        first = len(summing) * part_bytes
+                        summing.append(summer.submit(sum_of, target, first, first + part_bytes))
                 if sync and self.size_bytes - written_out >= _WRITE_OUT_BYTES:
                     _begin_writing_out(target, written_out, self.size_bytes)
                     written_out = self.size_bytes
@@ -238,6 +247,26 @@ class Copy:
                 os.fdatasync(target)
             while hashing:
                 hashing.popleft().result()
+            if part_bytes and self.size_bytes == stop_at:
+                sums = [one.result() for one in summing]
+                if len(sums) * part_bytes < stop_at:
+                    sums.append(sum_of(target, len(sums) * part_bytes, stop_at))
+                self.sums = PartSums(part_bytes, tuple(sums))
+
+    def run_by_parts(self, origin: int, target: int, size_bytes: int, sums: PartSums) -> bool:
+        """Copy all of it. Whether each part fits its sum; the digest says nothing then."""
+
+        def copy(start: int, stop: int) -> None:
+            while start < stop:
+                self._stop.check()
+                count = _copy_some(origin, target, start, min(CHUNK_BYTES, stop - start))
+                if not count:
+                    raise OSError(errno.EIO, "the file became shorter while it was read")
+                start += count
+                self.size_bytes = start
+                self.tell()
+
+        return copied_by_parts(copy, target, size_bytes, sums)
 
     def hash_written(self, target: int, stop_at: int) -> None:
         """The bytes from ``size_bytes`` up to ``stop_at`` are in the target: count and hash them."""
@@ -307,7 +336,7 @@ class Landing:
         self._path = path
         self._sha256 = sha256
         self._subject = f"file {path}"
-        self._named = False
+        self._named = self._fits_sums = False
         self._lock = threading.Lock()
         self._users, self._is_closed = 0, False
         with typed(self._subject):
@@ -369,9 +398,15 @@ class Landing:
         if self._is_closed and not self._users:
             os.close(self.descriptor)
 
+    def fill_by_parts(self, origin: int, size_bytes: int, sums: PartSums) -> bool:
+        """Whether all of the blob is here and fits. If not it is to be restarted, and the hash decides."""
+        with typed(self._subject):
+            self._fits_sums = self.copy.run_by_parts(origin, self.descriptor, size_bytes, sums)
+        return self._fits_sums
+
     @property
     def is_sound(self) -> bool:
-        return self.copy.digest.hexdigest() == self._sha256
+        return self._fits_sums or self.copy.digest.hexdigest() == self._sha256
 
     def finish(self, key: str) -> None:
         """Give the file its name, if it is what was stored. ``Corrupt`` otherwise, and nothing is left."""

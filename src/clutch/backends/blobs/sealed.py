@@ -14,8 +14,10 @@ from pathlib import Path
 
 from clutch.backends.blobs.base import Blob
 from clutch.backends.blobs.files import CHUNK_BYTES, Copy, claim, corrupt, write_all
+from clutch.backends.blobs.part_sums import PartSums, decode
 
 _ATTRIBUTE = "user.clutch.seal"
+_PARTS_ATTRIBUTE = "user.clutch.parts"
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS, errno.EPERM, errno.ENODATA)
 _MAGIC = b"\nclutch1 "
 _SEAL_BYTES = len(_MAGIC) + 64 + 1 + 20 + 1
@@ -49,6 +51,18 @@ class Opened:
         if found.st_size != int(size) + (0 if beside else _SEAL_BYTES):
             raise corrupt(key, f"the file has {found.st_size} bytes, and was stored with {int(size)}")
         self.blob = Blob(key, int(size), sha256, found.st_mtime)
+        self._beside = beside
+
+    @property
+    def sums(self) -> PartSums | None:
+        """Of its parts, if it was stored with them."""
+        if not self._beside:
+            return None
+        try:
+            content = os.getxattr(self.descriptor, _PARTS_ATTRIBUTE)
+        except OSError:
+            return None
+        return decode(content, self.blob.sha256, self.blob.size_bytes)
 
 
 class Staged:
@@ -72,8 +86,11 @@ class Staged:
         os.ftruncate(self.descriptor, same)
         copy.reuse(same)
 
-    def seal(self, sha256: str, size_bytes: int) -> None:
+    def seal(self, sha256: str, size_bytes: int, sums: PartSums | None = None) -> None:
         """The content is complete: sealed, and on the disk."""
+        if sums is not None and self._use_attributes:
+            with suppress(OSError):  # a file system without room for them: it is read slower, that is all
+                os.setxattr(self.descriptor, _PARTS_ATTRIBUTE, sums.encode(sha256))
         seal = _seal(sha256, size_bytes)
         try:
             if not self._use_attributes:

@@ -71,6 +71,9 @@ class Calls:
 
 
 def contradiction(rank: int, call: Any, other_rank: int, other_call: Any) -> Conflict:
+    """The same words whichever of the two found it."""
+    if other_rank < rank:
+        rank, call, other_rank, other_call = other_rank, other_call, rank, call
     return Conflict(
         f"rank {rank} is in {call} while rank {other_rank} is in {other_call}",
         object="group",
