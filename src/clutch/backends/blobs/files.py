@@ -266,7 +266,7 @@ class Copy:
                 self.size_bytes = start
                 self.tell()
 
-        return copied_by_parts(copy, target, size_bytes, sums)
+        return copied_by_parts(copy, origin, size_bytes, sums)
 
     def hash_written(self, target: int, stop_at: int) -> None:
         """The bytes from ``size_bytes`` up to ``stop_at`` are in the target: count and hash them."""
@@ -352,7 +352,8 @@ class Landing:
                 chunk = os.pread(self.descriptor, min(CHUNK_BYTES, there - done), done)
                 self.copy.digest.update(chunk)
                 done += len(chunk)
-            os.ftruncate(self.descriptor, there)
+            if os.fstat(self.descriptor).st_size != there:  # ext4 writes a file out on close that was ever emptied
+                os.ftruncate(self.descriptor, there)
             self.copy.reuse(there)
         return there
 

@@ -71,15 +71,16 @@ def sum_of(descriptor: int, start: int, stop: int) -> int:
     return found.intdigest()
 
 
-def copied_by_parts(copy: Callable[[int, int], None], target: int, size_bytes: int, sums: PartSums) -> bool:
-    """Whether all that ``copy`` (from, to) put into the target fits.
+def copied_by_parts(copy: Callable[[int, int], None], origin: int, size_bytes: int, sums: PartSums) -> bool:
+    """Whether all that ``copy`` (from, to) took out of the origin fits. Nobody may write to the origin meanwhile.
 
-    One thread copies, since the kernel lets only one write to a file at a time; others check behind it.
+    One thread copies, since the kernel lets only one write to a file at a time; others check behind it, in the origin:
+    its pages are the ones just copied, and nobody who reads there waits for who writes the target.
     """
     with ThreadPoolExecutor(min(_THREADS_MAX, os.cpu_count() or 1)) as threads:
         found: list[Future[int]] = []
         for start in range(0, size_bytes, sums.part_bytes):
             stop = min(start + sums.part_bytes, size_bytes)
             copy(start, stop)
-            found.append(threads.submit(sum_of, target, start, stop))
+            found.append(threads.submit(sum_of, origin, start, stop))
         return tuple(one.result() for one in found) == sums.sums
