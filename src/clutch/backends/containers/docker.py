@@ -207,9 +207,12 @@ class DockerContainers:
         """For an engine whose control groups cannot be seen from here; it takes its time (1 to 2 s)."""
         async with self._asking() as engine:
             try:
-                said = (await engine.containers.container(container).stats(stream=False))[0]
+                found = await engine.containers.container(container).stats(stream=False)
             except aiodocker.DockerError:
-                return Usage(0.0, 0, 0)
+                found = []
+        if not found:  # it has just ended
+            return Usage(0.0, 0, 0)
+        said = found[0]
         memory = said.get("memory_stats", {})
         inactive = memory.get("stats", {}).get("inactive_file", 0)
         return Usage(

@@ -224,9 +224,12 @@ class Control:
         a rank waits for the chief to repeat its goodbye, the chief for the others to hang up."""
         while self._outbox:
             self._say_up(self._outbox.popleft())
-        if self.welcome is None or (self._visitors is None and (self._upward is None or not self._upward.up)):
+        if self._visitors is None and (self._upward is None or not self._upward.up):
             return
-        self._say_up(Left(self._seat.rank, dict(self._calls.made)))
+        if self.welcome is not None:
+            self._say_up(Left(self._seat.rank, dict(self._calls.made)))
+        elif self._visitors is None or self._failed is None:
+            return  # only a chief has said something before the welcome: why there will be none
         poller = self._poller()
         while self._expected() and (left := until - time.monotonic()) > 0:
             poller.poll(int(min(left, LOOKS_EVERY_S) * 1000) + 1)
