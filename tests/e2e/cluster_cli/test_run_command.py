@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,8 @@ def test_detached_it_prints_its_id_and_goes_on(admin: User, cluster: Cluster) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_without_a_terminal_a_signal_cancels(admin: User, cluster: Cluster, number: int) -> None:
     name = f"interrupted-{number}"
-    child = admin.start("run", "--no-code", "--name", name, "--", "sh", "-c", "echo up; exec sleep 100")
+    waits = "import time; print('up', flush=True); time.sleep(100)"  # a shell may miss a signal while it starts one
+    child = admin.start("run", "--no-code", "--name", name, "--", sys.executable, "-c", waits)
     assert child.stdout is not None
     assert child.stdout.readline() == b"up\n"
     child.send_signal(number)

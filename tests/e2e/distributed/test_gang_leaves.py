@@ -45,7 +45,7 @@ def leaves(ground: Gangs, times: int, seed: int) -> None:
     gang.move("cancel")
     gang.ended("cancelled")
     # a machine that does much else may be late now and then
-    assert sorted(free)[len(free) * 9 // 10] < FREE_WITHIN_S, sorted(free)
+    assert sorted(free)[len(free) * 3 // 4] < FREE_WITHIN_S, sorted(free)
 
 
 @pytest.mark.timeout(120)
