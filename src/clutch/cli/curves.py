@@ -80,9 +80,7 @@ def _cells(
                 continue
             # where numbers are too small to differ it is one line
             across = round((x - frame.left) / ((frame.right - frame.left) or 1.0) * wide)
-            down = round(
-                (frame.high - y) / ((frame.high - frame.low) or 1.0) * tall
-            )  # numbers too small to differ: one line
+            down = round((frame.high - y) / ((frame.high - frame.low) or 1.0) * tall)
             for dot_x, dot_y in _line(before or (across, down), (across, down)):
                 cells[dot_y // 4][dot_x // 2] |= DOTS[dot_y % 4][dot_x % 2]
                 colours[dot_y // 4][dot_x // 2] = curve.colour
