@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clutch.backends.blobs.files import Landing
+from clutch.backends.blobs.landing import Landing
 from clutch.backends.blobs.uploads import prefix_digest
 from clutch.wire.errors import Corrupt, Unavailable
 

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Progress
 from clutch.backends.blobs.copies import WAIT_S, Copies, Replaced, Shelves, Writer
-from clutch.backends.blobs.files import Landing, Source, corrupt, source
+from clutch.backends.blobs.files import Source, corrupt, source
 from clutch.backends.blobs.keys import check_key, check_prefix, check_range, clamp_range
+from clutch.backends.blobs.landing import Landing
 from clutch.backends.blobs.mending import Mender
 from clutch.backends.blobs.uploads import read_at, slices
 from clutch.wire.errors import BadRequest, Corrupt, NotFound, Unavailable

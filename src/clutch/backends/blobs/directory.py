@@ -23,7 +23,6 @@ from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Pro
 from clutch.backends.blobs.files import (
     FULL,
     Copy,
-    Landing,
     Stop,
     corrupt,
     in_thread,
@@ -33,6 +32,7 @@ from clutch.backends.blobs.files import (
     write_all,
 )
 from clutch.backends.blobs.keys import RESERVED, check_key, check_prefix, check_range, clamp_range, is_key
+from clutch.backends.blobs.landing import Landing
 from clutch.backends.blobs.sealed import Opened, Staged, rename_new, sync_folder
 from clutch.wire.errors import BadRequest, Conflict, Corrupt, NotFound, Unavailable
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Progress
-from clutch.backends.blobs.files import Landing, corrupt, source
+from clutch.backends.blobs.files import corrupt, source
 from clutch.backends.blobs.keys import check_key, check_prefix, check_range, clamp_range
+from clutch.backends.blobs.landing import Landing
 from clutch.wire.errors import BadRequest, Conflict, DiskFull, NotFound
 
 

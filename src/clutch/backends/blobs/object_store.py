@@ -18,8 +18,9 @@ import msgspec
 
 from clutch.backends.blobs import layout
 from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Progress
-from clutch.backends.blobs.files import Landing, corrupt, is_taken, source
+from clutch.backends.blobs.files import corrupt, is_taken, source
 from clutch.backends.blobs.keys import RESERVED, check_key, check_prefix, check_range, clamp_range, is_key
+from clutch.backends.blobs.landing import Landing
 from clutch.backends.blobs.layout import Head, Owner
 from clutch.backends.blobs.object_errors import OutOfRange, typed
 from clutch.backends.blobs.objects import Objects

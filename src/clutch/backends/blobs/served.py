@@ -21,8 +21,9 @@ from urllib.parse import quote
 import msgspec
 
 from clutch.backends.blobs.base import SWEEP_AFTER_S, Blob, Content, Listed, Progress
-from clutch.backends.blobs.files import Landing, corrupt, is_taken, source
+from clutch.backends.blobs.files import corrupt, is_taken, source
 from clutch.backends.blobs.keys import check_key, check_prefix, check_range, clamp_range
+from clutch.backends.blobs.landing import Landing
 from clutch.backends.blobs.layout import PARTS_MAX, part_size_for, window_for
 from clutch.backends.blobs.uploads import Upload, digests, read_at, repacked, slices
 from clutch.backends.blobs.windows import windowed
