@@ -6,7 +6,7 @@ import pytest
 
 from clutch.backends.journal.memory import MemoryJournal
 from clutch.backends.journal.opening import open_journal
-from clutch.backends.journal.postgres import address_of
+from clutch.backends.journal.postgres_faults import address_of
 from clutch.backends.journal.sqlite import SqliteJournal
 from clutch.testing.journal_suite import make_rows, refused
 from clutch.wire.errors import BadRequest, Corrupt, Unavailable

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 from msgspec.structs import astuple
 from sqlalchemy import text
 from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from clutch.backends.journal import postgres_sql as sql
 from clutch.backends.journal import schema
 from clutch.backends.journal.base import Where
+from clutch.backends.journal.postgres_faults import address_of, speaking_of
 from clutch.backends.journal.postgres_tables import Connection, read_all, read_rows, read_snapshot, write_chunk
 from clutch.backends.journal.queries import Question, due, one
 from clutch.backends.journal.shapes import (
@@ -34,13 +33,9 @@ from clutch.backends.journal.shapes import (
     view_of,
 )
 from clutch.wire.errors import (
-    BadRequest,
     ClutchError,
     Conflict,
-    Corrupt,
-    DiskFull,
     Stale,
-    TooLarge,
     Unavailable,
 )
 from clutch.wire.journal import Batch, Chunk, Leadership, Origin, OutboxItem, Row, Snapshot
@@ -51,56 +46,6 @@ _COMMAND_S = 60.0
 _FORGET_ROWS = 10_000
 _MIGRATION_LOCK = 0x636C7574
 _dialect = asyncpg_dialect()  # type: ignore[no-untyped-call]
-
-
-def address_of(url: str) -> str:
-    """Where the server is, without the password."""
-    parts = urlsplit(url)
-    host = parts.hostname or parse_qs(parts.query).get("host", ["localhost"])[0]
-    port = f":{parts.port}" if parts.port else ""
-    return f"postgresql://{host}{port}{parts.path}"
-
-
-def translated(error: BaseException, address: str) -> ClutchError:
-    """What the server or the network said, as one of our errors."""
-    state = getattr(error, "sqlstate", None) or ""
-    if state == "53100":
-        return DiskFull(
-            "the database's disk is full", object=address, next_step="Free space there; nothing was written."
-        )
-    if state in ("XX001", "XX002"):
-        return Corrupt(
-            f"PostgreSQL cannot read its files: {error}",
-            object=address,
-            next_step="Restore the last backup into an empty database (clutch restore).",
-        )
-    if state.startswith("54") or state == "22001":
-        return TooLarge(f"PostgreSQL says: {error}", object=address, next_step="Keep large bytes in blobs.")
-    if state.startswith("22") or isinstance(error, asyncpg.exceptions._base.DataError):
-        return BadRequest(f"PostgreSQL cannot store this: {error}", object=address)
-    if state[:2] in ("28", "3D"):
-        step = "Check user, password and database name in the address."
-        return Unavailable(f"PostgreSQL refuses: {error}", object=address, next_step=step)
-    words = str(error) or type(error).__name__
-    return Unavailable(
-        f"PostgreSQL does not answer: {words}",
-        object=address,
-        next_step="Check that the server runs and can be reached from here.",
-    )
-
-
-_FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
-
-
-@contextmanager
-def _speaking_of(address: str) -> Iterator[None]:
-    try:
-        yield
-    except _FAULTS as error:
-        raise translated(error, address) from error
-    except DBAPIError as error:
-        said = error.orig.__cause__ if error.orig is not None and error.orig.__cause__ is not None else error
-        raise translated(said, address) from error
 
 
 def _is_settled(error: BaseException) -> bool:
@@ -130,7 +75,7 @@ class PostgresJournal:
         """Connect and bring the schema to this release, in place. ``close`` waits at most ``close_s`` for readers."""
         journal = cls(url, close_s)
         try:
-            with _speaking_of(journal.address):
+            with speaking_of(journal.address):
                 await journal._upgrade()
                 await journal._connect_writer()
                 journal._pool = await asyncpg.create_pool(
@@ -180,13 +125,13 @@ class PostgresJournal:
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[Connection]:
         async with self._turn:
-            with _speaking_of(self.address):
+            with speaking_of(self.address):
                 yield await self._connect_writer()
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[Connection]:
         """A connection on which everything read is of the same moment."""
-        with _speaking_of(self.address):
+        with speaking_of(self.address):
             async with (
                 self._pool.acquire(timeout=_CONNECT_S) as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
@@ -256,7 +201,7 @@ class PostgresJournal:
         """Written in pieces on a connection of its own, so that appends go on between them."""
         term = self._term()
         async with self._maintenance:
-            with _speaking_of(self.address):
+            with speaking_of(self.address):
                 async with self._pool.acquire(timeout=_CONNECT_S) as connection:
                     number = await connection.fetchval(sql.BEGIN_SNAPSHOT, term)
                     if number is None:
@@ -295,7 +240,7 @@ class PostgresJournal:
 
     async def view(self, table: str, key: str) -> View | None:
         statement, arguments = one(table, key, _dialect)
-        with _speaking_of(self.address):
+        with speaking_of(self.address):
             found = await self._pool.fetchrow(statement, *arguments)
         return None if found is None else view_from(table, dict(found))
 
@@ -313,14 +258,14 @@ class PostgresJournal:
 
     async def pending(self, limit: int) -> list[OutboxItem]:
         statement, arguments = due(limit, _dialect)
-        with _speaking_of(self.address):
+        with speaking_of(self.address):
             return [OutboxItem(*row) for row in await self._pool.fetch(statement, *arguments)]
 
     async def forget(self, before: int) -> int:
         term = self._term()
         async with self._maintenance:
             snapshot = await self.load_snapshot()
-            with _speaking_of(self.address):
+            with speaking_of(self.address):
                 async with self._pool.acquire(timeout=_CONNECT_S) as connection:
                     if await connection.fetchval("SELECT term FROM leader WHERE id = 1") != term:
                         raise await self._stale(connection)

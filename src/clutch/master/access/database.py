@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import QueuePool
 
 from clutch.backends.journal.sqlite_file import speaking_of
 from clutch.master.access.contents import Contents
 from clutch.master.access.tables import CONTENTS as ACCESS
-from clutch.wire.errors import BadRequest, ClutchError, Conflict
+from clutch.wire.errors import BadRequest, Conflict
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -133,7 +133,7 @@ class PostgresDatabase:
         import asyncpg
         from sqlalchemy.ext.asyncio import create_async_engine
 
-        from clutch.backends.journal.postgres import address_of
+        from clutch.backends.journal.postgres_faults import address_of
 
         async def connect() -> Any:
             settings = {
@@ -177,21 +177,13 @@ class PostgresDatabase:
     @contextmanager
     def _speaking(self) -> Iterator[None]:
         """What the server or the network says, as one of our errors."""
-        import asyncpg
+        from clutch.backends.journal.postgres_faults import speaking_of
 
-        from clutch.backends.journal.postgres import translated
-
-        try:
-            yield
-        except ClutchError:
-            raise
-        except IntegrityError as error:
-            raise _refuse_twins(error, self.address) from error
-        except DBAPIError as error:
-            said = error.orig.__cause__ if error.orig is not None and error.orig.__cause__ is not None else error
-            raise translated(said, self.address) from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise translated(error, self.address) from error
+        with speaking_of(self.address):
+            try:
+                yield
+            except IntegrityError as error:
+                raise _refuse_twins(error, self.address) from error
 
     async def close(self) -> None:
         await self._engine.dispose()

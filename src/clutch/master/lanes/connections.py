@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
 
-from clutch.backends.journal.postgres import address_of, translated
+from clutch.backends.journal.postgres_faults import address_of, speaking_of
 from clutch.wire.errors import TooNew
 
 ASLEEP = {"idle_in_transaction_session_timeout": "3s"}
 """A master that is stopped or cut off in the middle of a transaction must not keep its locks from its successor."""
 _CONNECT_S = 10.0
 _COMMAND_S = 60.0
-_FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 _SCHEMA_LOCK = 0x6C616E65
 Connection = Any
-
-
-@contextmanager
-def speaking_of(address: str) -> Iterator[None]:
-    """What the server or the network says, as one of our errors."""
-    try:
-        yield
-    except _FAULTS as error:
-        raise translated(error, address) from error
 
 
 class LaneConnections:
