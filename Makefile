@@ -25,7 +25,7 @@ test: setup ## every test that takes seconds, in parallel
 	@$(BIN)/pytest -n $(TEST_JOBS) --dist worksteal -m "not slow"
 
 soak: setup ## the tests that take minutes: chaos with real processes, kills and cut networks
-	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow --timeout 400
+	@CLUTCH_BARS=strict $(BIN)/pytest -n $(JOBS) --dist worksteal -m slow --timeout 400
 
 stores: setup ## the suite of blobs on real HDFS and Azure servers, its quick part
 	@$(BIN)/pytest -q -m slow tests/conformance/test_blobs_hdfs.py tests/conformance/test_blobs_azure.py -k "test_hdfs[ or test_azure[ or killed_upload"

@@ -10,11 +10,12 @@ import pytest
 from comms_ground import house
 
 from clutch.testing import namespaces
+from clutch.testing.bars import within
 
 STOP, GO_ON = int(signal.SIGSTOP), int(signal.SIGCONT)
 QUICK = {"heartbeat_s": 0.15, "dead_after_s": 0.8}
 """All limits a third of what they are, so that a long pause is a short test."""
-WITHIN_S = 3.0
+WITHIN_S = within(3.0)
 cuts_cables = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 

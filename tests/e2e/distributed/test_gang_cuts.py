@@ -9,10 +9,11 @@ import pytest
 from gang_ground import Begun, Gang, Gangs, alive
 
 from clutch.testing import namespaces
+from clutch.testing.bars import within
 
 cuts_cables = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
-END_WITHIN_S = 5.0
+END_WITHIN_S = within(5.0)
 HPARAMS = {"steps": 60, "every": 5, "pace_s": 0.02, "shard": True}
 
 

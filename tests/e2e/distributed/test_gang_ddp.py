@@ -11,11 +11,12 @@ import pytest
 from gang_ground import Gangs, alive, ranks_of
 
 from clutch.testing import namespaces
+from clutch.testing.bars import within
 
 pytestmark = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp" / "train.py"
-END_WITHIN_S = 5.0
+END_WITHIN_S = within(5.0)
 LOST_AFTER_S = 20.0
 """Long after the ranks must have ended: it is not the master that ends them."""
 

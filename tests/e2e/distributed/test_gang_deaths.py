@@ -15,10 +15,11 @@ import pytest
 from gang_ground import Death, Gangs, kill, kill_early, named
 
 from clutch.testing import namespaces
+from clutch.testing.bars import within
 
 cuts_cables = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
-END_WITHIN_S = 5.0
+END_WITHIN_S = within(5.0)
 STEPS, STEPS_A_LIFE, EVERY = 30, 15, 4
 KINDS = ("rank", "node", "shim", "supervisor")
 RESTART_S = 90.0

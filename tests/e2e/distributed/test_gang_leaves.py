@@ -10,11 +10,12 @@ import pytest
 from gang_ground import Gangs
 
 from clutch.testing import namespaces
+from clutch.testing.bars import within
 from clutch.testing.cluster import until
 
 pytestmark = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
-FREE_WITHIN_S = 1.0
+FREE_WITHIN_S = within(1.0)
 STEPS = 100_000
 
 

@@ -9,12 +9,13 @@ import pytest
 from experiment_ground import Ground
 
 from clutch.sdk import calls, experiment_calls
+from clutch.testing.bars import within
 from clutch.testing.cluster import until
 from clutch.wire.errors import Conflict
 from clutch.wire.experiment_api import AnswerSearch
 from clutch.wire.experiment_words import CloseTrial, MakeTrial, Shutdown, TrainTo
 
-SLOTS_BACK_S = 1.0
+SLOTS_BACK_S = within(1.0)
 
 
 def held(ground: Ground) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from runtime_ground import RunMaster, Script, until
 
+from clutch.testing.bars import within
+
 DESIGN = """
 import json
 from pathlib import Path
@@ -256,7 +258,7 @@ def test_a_validation_is_on_its_way_at_once(shared: RunMaster, tmp_path: Path) -
         took.append(time.monotonic() - began)
     script.tell()
     assert script.wait() == 0
-    assert min(took) < 0.5, took  # a training point may wait for a second
+    assert min(took) < within(0.5), took  # a training point may wait for a second
 
 
 def test_profiling_reports_what_the_node_does(shared: RunMaster, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import pytest
 from stories_ground import Ground
 
 from clutch.sdk import access_calls, calls
+from clutch.testing.bars import within
 from clutch.testing.cluster import until
 from clutch.wire.ids import PoolName
 from clutch.wire.specs import PoolSpec, Quota
 
-SLOTS_BACK_S = 3.0
+SLOTS_BACK_S = within(1.0)
 DO = ["report", "validate"]
 
 
