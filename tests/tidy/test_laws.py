@@ -209,8 +209,10 @@ def test_no_leftovers() -> None:
 
 
 def test_the_environment_is_read_in_one_place() -> None:
-    """A member reads it in ``runtime/info``, a client in ``sdk/where`` (decision 1403), and testing for its servers."""
-    allowed = ("runtime/info.py", "sdk/where.py", "testing/postgres.py", "testing/seaweed.py", "testing/docker.py")
+    """A member reads it in ``runtime/info``, a client in ``sdk/where`` (decision 1403), and testing for its servers
+    and its bars."""
+    testing = tuple(f"testing/{name}.py" for name in ("postgres", "seaweed", "docker", "bars"))
+    allowed = ("runtime/info.py", "sdk/where.py", *testing)
     found = [
         _where(module, number, "reads the environment; only runtime/info.py may")
         for module in modules()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from clutch.sdk import calls
@@ -153,3 +154,38 @@ def test_the_standby_takes_over_when_the_leaders_network_goes_dark(tmp_path: Pat
             process = leader.process
             assert process is not None
             assert process.wait(60) != 0, "the old leader learns that it was replaced, and ends"
+
+
+HALF_A_QUESTION = """
+import asyncio, sys
+from clutch.backends.journal.postgres_session import connect_writer
+
+async def main():
+    connection = await connect_writer(sys.argv[1], "test")
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE guarded IN EXCLUSIVE MODE")
+        await connection.prepare("SELECT 1")  # the server now waits for the rest of the question
+        print("asked", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
+async def test_half_a_question_from_somebody_cut_off_holds_no_lock_for_long() -> None:
+    with namespaces.namespace(2) as there, postgres_on(there.outside) as port:
+        address = f"postgresql://clutch@{there.outside}:{port}/postgres"
+        heir = await asyncpg.connect(address)
+        await heir.execute("CREATE TABLE guarded (id bigint)")
+        program = (*there.prefix, sys.executable, "-c", HALF_A_QUESTION, address)
+        asking = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+        try:
+            assert asking.stdout is not None and await asking.stdout.readline() == b"asked\n"
+            there.cut()
+            await heir.execute("SET lock_timeout = '30s'")
+            await heir.execute("TRUNCATE guarded")
+        finally:
+            asking.kill()
+            await asking.wait()
+            await heir.close()

@@ -17,6 +17,7 @@ from clutch.backends.journal import postgres_sql as sql
 from clutch.backends.journal import schema
 from clutch.backends.journal.base import Where
 from clutch.backends.journal.postgres_faults import address_of, speaking_of
+from clutch.backends.journal.postgres_session import CONNECT_S, connect_readers, connect_writer
 from clutch.backends.journal.postgres_tables import Connection, read_all, read_rows, read_snapshot, write_chunk
 from clutch.backends.journal.queries import Question, due, one
 from clutch.backends.journal.shapes import (
@@ -41,8 +42,6 @@ from clutch.wire.errors import (
 from clutch.wire.journal import Batch, Chunk, Leadership, Origin, OutboxItem, Row, Snapshot
 from clutch.wire.views import View
 
-_CONNECT_S = 10.0
-_COMMAND_S = 60.0
 _FORGET_ROWS = 10_000
 _MIGRATION_LOCK = 0x636C7574
 _dialect = asyncpg_dialect()  # type: ignore[no-untyped-call]
@@ -78,9 +77,7 @@ class PostgresJournal:
             with speaking_of(journal.address):
                 await journal._upgrade()
                 await journal._connect_writer()
-                journal._pool = await asyncpg.create_pool(
-                    url, min_size=0, max_size=4, timeout=_CONNECT_S, command_timeout=_COMMAND_S
-                )
+                journal._pool = await connect_readers(url, "journal")
         except BaseException:
             await journal.close()
             raise
@@ -88,7 +85,7 @@ class PostgresJournal:
 
     async def _upgrade(self) -> None:
         async def connect() -> Connection:
-            return await asyncpg.connect(self.url, timeout=_CONNECT_S)
+            return await asyncpg.connect(self.url, timeout=CONNECT_S)
 
         engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
         try:
@@ -100,17 +97,7 @@ class PostgresJournal:
 
     async def _connect_writer(self) -> Connection:
         if self._writer is None or self._writer.is_closed():
-            settings = {
-                "application_name": "clutch journal",
-                "lock_timeout": "10s",
-                "idle_in_transaction_session_timeout": "3s",  # one that sleeps must not keep its locks
-            }
-            self._writer = await asyncpg.connect(
-                self.url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=settings
-            )
-            # A commit that returns must be on the platter, whatever the server's default is.
-            weak = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting($1) IN ('off', 'local')"
-            await self._writer.execute(weak, "synchronous_commit")
+            self._writer = await connect_writer(self.url, "journal")
         return self._writer
 
     async def _stale(self, connection: Connection) -> Stale:
@@ -133,7 +120,7 @@ class PostgresJournal:
         """A connection on which everything read is of the same moment."""
         with speaking_of(self.address):
             async with (
-                self._pool.acquire(timeout=_CONNECT_S) as connection,
+                self._pool.acquire(timeout=CONNECT_S) as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
                 yield connection
@@ -202,7 +189,7 @@ class PostgresJournal:
         term = self._term()
         async with self._maintenance:
             with speaking_of(self.address):
-                async with self._pool.acquire(timeout=_CONNECT_S) as connection:
+                async with self._pool.acquire(timeout=CONNECT_S) as connection:
                     number = await connection.fetchval(sql.BEGIN_SNAPSHOT, term)
                     if number is None:
                         raise await self._stale(connection)
@@ -266,7 +253,7 @@ class PostgresJournal:
         async with self._maintenance:
             snapshot = await self.load_snapshot()
             with speaking_of(self.address):
-                async with self._pool.acquire(timeout=_CONNECT_S) as connection:
+                async with self._pool.acquire(timeout=CONNECT_S) as connection:
                     if await connection.fetchval("SELECT term FROM leader WHERE id = 1") != term:
                         raise await self._stale(connection)
                     base = await connection.fetchval("SELECT base_index FROM leader WHERE id = 1")

@@ -28,8 +28,6 @@ Work = Callable[[Connection], T]
 
 _BUSY_S = 5.0
 _READERS = 2
-_CONNECT_S = 10.0
-_COMMAND_S = 30.0
 _PREPARE_LOCK = 0x61636373
 
 
@@ -130,18 +128,13 @@ class PostgresDatabase:
     """Tables beside the journal's, over a few connections of their own."""
 
     def __init__(self, url: str, name: str) -> None:
-        import asyncpg
         from sqlalchemy.ext.asyncio import create_async_engine
 
         from clutch.backends.journal.postgres_faults import address_of
+        from clutch.backends.journal.postgres_session import connect_writer
 
         async def connect() -> Any:
-            settings = {
-                "application_name": f"clutch {name}",
-                "lock_timeout": "10s",
-                "idle_in_transaction_session_timeout": "3s",  # one that sleeps must not keep its locks
-            }
-            return await asyncpg.connect(url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=settings)
+            return await connect_writer(url, name)
 
         self.address = address_of(url)
         self._engine = create_async_engine(

@@ -7,17 +7,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
-
 from clutch.backends.journal.postgres_faults import address_of, speaking_of
+from clutch.backends.journal.postgres_session import Connection, connect_readers, connect_writer
 from clutch.wire.errors import TooNew
 
-ASLEEP = {"idle_in_transaction_session_timeout": "3s"}
-"""A master that is stopped or cut off in the middle of a transaction must not keep its locks from its successor."""
-_CONNECT_S = 10.0
-_COMMAND_S = 60.0
 _SCHEMA_LOCK = 0x6C616E65
-Connection = Any
 
 
 class LaneConnections:
@@ -41,15 +35,7 @@ class LaneConnections:
             async with self.writing() as connection:
                 await self._create(connection, version, statements, upgrades or {})
             with speaking_of(self.address):
-                settings = {"application_name": f"clutch {self._name}"}
-                self._pool = await asyncpg.create_pool(
-                    self.url,
-                    min_size=0,
-                    max_size=4,
-                    timeout=_CONNECT_S,
-                    command_timeout=_COMMAND_S,
-                    server_settings=settings,
-                )
+                self._pool = await connect_readers(self.url, self._name)
         except BaseException:
             await self.close()
             raise
@@ -84,15 +70,7 @@ class LaneConnections:
         async with self._turn:
             with speaking_of(self.address):
                 if self._writer is None or self._writer.is_closed():
-                    settings = {"application_name": f"clutch {self._name}", "lock_timeout": "10s", **ASLEEP}
-                    self._writer = await asyncpg.connect(
-                        self.url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=settings
-                    )
-                    # A commit that returns must be on the platter, whatever the server's default is.
-                    await self._writer.execute(
-                        "SELECT set_config('synchronous_commit', 'on', false) "
-                        "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
-                    )
+                    self._writer = await connect_writer(self.url, self._name)
                 yield self._writer
 
     async def fetch(self, query: str, *values: object) -> list[Any]:

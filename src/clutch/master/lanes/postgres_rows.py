@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic
 
-from clutch.master.lanes.connections import Connection
+from clutch.backends.journal.postgres_session import Connection
 from clutch.master.lanes.rows import LaneChange, LaneRows, Part, State
 
 
@@ -43,6 +43,8 @@ class PostgresRows(Generic[State, Part]):
         given, and then nothing was changed."""
         if all(change.state.id for change in changes):
             return await self._write(connection, changes, [change.state.id for change in changes])
+        for statement in (self._add, self._change):
+            await connection.prepare(statement)  # now: a writer that stops in the transaction leaves no half question
         async with connection.transaction():
             added = await self._add_states(connection, [change.state for change in changes if not change.state.id])
             return await self._write(connection, changes, [change.state.id or next(added) for change in changes])
