@@ -20,7 +20,7 @@ from clutch.master.loop import Loop, LoopSettings
 from clutch.master.promises import promises
 from clutch.master.settings import MasterSettings
 from clutch.wire import events as e
-from clutch.wire.errors import DiskFull, IllegalMove, Unavailable
+from clutch.wire.errors import BadConfig, DiskFull, IllegalMove, Problem, ProblemsView, Unavailable
 from clutch.wire.ids import NodeId, PoolName, TaskId
 from clutch.wire.journal import Batch
 from clutch.wire.messages import Hello, Refusal, Wanted
@@ -194,6 +194,17 @@ def test_errors_in_words_that_any_encoder_takes() -> None:
     assert status == 409 and "it was born; it ended" in view.cause and view.object == "task ?"
     assert explain(RuntimeError("hunter2"), "GET /x")[1].cause == "this is a bug of Clutch"
     assert explain(RecursionError())[0] == 400
+
+
+def test_every_problem_of_a_configuration_is_told_however_many_there_are() -> None:
+    told = [Problem(f"a.{n}", f"{n} is too small \ud800", "Write a larger one. " * 10) for n in range(100)]
+    status, view = explain(BadConfig(problems=tuple(told), object="configuration"))
+    assert status == 400 and isinstance(view, ProblemsView)
+    assert [one.path for one in view.problems] == [one.path for one in told]
+    assert view.problems[99].problem == "99 is too small ?"
+    read = BadConfig(view.cause)  # as who only knows ErrorView reads it
+    assert [(one.path, one.problem) for one in read.problems] == [(one.path, one.problem) for one in view.problems]
+    assert len(explain(BadConfig(problems=(Problem("a", "x" * 100_000),)))[1].cause) < 2_000
 
 
 def test_promises_say_what_the_settings_allow(tmp_path: Path) -> None:

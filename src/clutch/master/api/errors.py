@@ -8,7 +8,18 @@ from litestar import Response
 from litestar.connection import ASGIConnection
 from litestar.exceptions import HTTPException, MethodNotAllowedException, ValidationException
 
-from clutch.wire.errors import BadRequest, BugError, ClutchError, ErrorView, IllegalMove, NotFound, TooLarge
+from clutch.wire.errors import (
+    BadConfig,
+    BadRequest,
+    BugError,
+    ClutchError,
+    ErrorView,
+    IllegalMove,
+    NotFound,
+    Problem,
+    ProblemsView,
+    TooLarge,
+)
 
 CLOSE_CODES = 4000
 """A WebSocket that is closed for an error says 4000 and the status."""
@@ -42,6 +53,12 @@ def explain(error: Exception, subject: str = "") -> tuple[int, ErrorView]:
 
 
 def _cleaned(view: ErrorView) -> ErrorView:
+    if isinstance(view, ProblemsView) and view.problems:
+        # each is bounded, not all of them together: whoever has ten mistakes is told ten
+        problems = tuple(Problem(clean(one.path), clean(one.problem), clean(one.hint)) for one in view.problems)
+        return BadConfig(
+            object=clean(view.object), next_step=clean(view.next_step), path=clean(view.path), problems=problems
+        ).view()
     return ErrorView(view.code, clean(view.cause), clean(view.object), clean(view.next_step), clean(view.path))
 
 
