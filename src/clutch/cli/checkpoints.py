@@ -108,3 +108,17 @@ def delete(
         for checkpoint in checkpoints:
             client.checkpoint(checkpoint).delete(*(only or ()))
             typer.echo(f"{checkpoint}: its files are being deleted")
+
+
+@app.command("share")
+def share_folder(
+    folder: Annotated[Path, typer.Argument(help="A folder on this machine; made if it is not there.")],
+) -> None:
+    """Let every user keep checkpoints in a folder, each their own. As root or the folder's owner."""
+    from clutch.backends.blobs.files import typed
+    from clutch.backends.blobs.shared_folder import share
+
+    with typed(f"folder {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+    share(folder)
+    typer.echo(f"{folder}: every user may keep checkpoints there and change only their own")

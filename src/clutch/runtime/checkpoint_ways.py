@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import stat
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from clutch.wire.errors import BadRequest, Unavailable
+from clutch.wire.errors import BadRequest, NotAllowed, Unavailable
 from clutch.wire.experiment_api import StorageWay
 from clutch.wire.experiments import Storage
 
@@ -54,6 +55,22 @@ def by_address(address: str, secret: str) -> Opening:
         return blobs
 
     return opening
+
+
+def check_folder(address: str) -> None:
+    """``NotAllowed`` if this user cannot keep checkpoints in the folder of a ``file:`` address. Makes nothing."""
+    root = Path(unquote(address.removeprefix("file://")))
+    for inner in (root / ".clutch" / "parts", root / "checkpoints"):
+        there = next((place for place in (inner, *inner.parents) if os.access(place, os.F_OK)), root)
+        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+            continue
+        about = there.stat()
+        raise NotAllowed(
+            f"checkpoints cannot be kept there: {there} belongs to uid {about.st_uid} with mode "
+            f"{stat.S_IMODE(about.st_mode):o}, and this is uid {os.geteuid()}",
+            object=f"storage {address}",
+            next_step="Have its owner give this user the right to, or run 'clutch checkpoint share FOLDER' there.",
+        )
 
 
 def through_master(served: Served) -> Opening:

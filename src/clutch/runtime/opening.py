@@ -73,6 +73,7 @@ def open_run(given: Given, find_place: Callable[[], Place], info: Info | None = 
 
 
 def _member(given: Given, info: Info, trial: Trial, together: Together | None) -> Run:
+    _check_storage(trial)
     parts, _ = _speaking(given, info, trial, together)
     _watch_silence(parts)
     if together is not None:
@@ -286,6 +287,15 @@ def _keeper(info: Info, trial: Trial, client: Callable[[], TrialClient]) -> Shar
     from clutch.runtime.cluster_keeper import ClusterKeeper
 
     return ClusterKeeper(info, trial, client, _say)
+
+
+def _check_storage(trial: Trial) -> None:
+    """A folder that this user may not write to is found before the training, not after it."""
+    if b'"file:///' in bytes(trial.storage):
+        from clutch.runtime.checkpoint_ways import check_folder
+        from clutch.wire.experiments import Storage
+
+        check_folder(msgspec.json.decode(trial.storage, type=Storage).address)
 
 
 def _search(given: Given, trial: Trial, client: Callable[[], TrialClient]) -> Search:

@@ -2,7 +2,7 @@
 
 A blob is written aside in ``ROOT/.clutch/parts``, sealed with its hash, synced, renamed to its name, and the folder is
 synced. The seal (see ``sealed``) is an extended attribute, so that the file is exactly what was put: a copy of the
-folder must keep extended attributes (``cp -a``, ``rsync -X``).
+folder must keep extended attributes (``cp -a``, ``rsync -X``). Several users may share one: see ``shared_folder``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from clutch.backends.blobs.files import (
 from clutch.backends.blobs.keys import RESERVED, check_key, check_prefix, check_range, clamp_range, is_key
 from clutch.backends.blobs.landing import Landing
 from clutch.backends.blobs.sealed import Opened, Staged, rename_new, sync_folder
+from clutch.backends.blobs.shared_folder import Heritage, is_shared
 from clutch.wire.errors import BadRequest, Conflict, Corrupt, NotFound, Unavailable
 
 _TRIES = 100
@@ -53,7 +54,9 @@ class DirectoryBlobs:
         def make(stop: Stop) -> DirectoryBlobs:
             blobs = cls(Path(root).absolute(), use_attributes=use_attributes)
             with typed(f"folder {blobs.root}"):
-                blobs._parts.mkdir(parents=True, exist_ok=True)
+                if not blobs._parts.is_dir():
+                    blobs.root.mkdir(parents=True, exist_ok=True)
+                    blobs._make_folders(blobs._parts)
             return blobs
 
         return await in_thread(make)
@@ -66,7 +69,8 @@ class DirectoryBlobs:
     @contextmanager
     def _staged(self, name: str) -> Iterator[Staged]:
         try:
-            staged = Staged(self._parts / name, use_attributes=self._use_attributes)
+            mode = Heritage(self.root).file_mode
+            staged = Staged(self._parts / name, use_attributes=self._use_attributes, mode=mode)
         except FileNotFoundError as gone:
             raise Unavailable(
                 f"the folder {self.root} is gone", object=f"folder {self.root}", next_step="See whether it is mounted."
@@ -107,14 +111,16 @@ class DirectoryBlobs:
         )
 
     def _make_folders(self, folder: Path) -> None:
+        heritage = Heritage(self.root)
         for step in reversed([folder, *folder.parents]):
             if step == self.root or self.root not in step.parents:
                 continue
             try:
-                step.mkdir()
+                heritage.make(step)
             except FileExistsError:
                 if not step.is_dir():
                     raise NotADirectoryError(errno.ENOTDIR, "a blob has this name", str(step)) from None
+                heritage.check(step)
             else:
                 sync_folder(step.parent)
 
@@ -314,6 +320,8 @@ class DirectoryBlobs:
                     if folder == self.root:
                         break
                     try:
+                        if is_shared(folder.stat()):
+                            break  # others add to it
                         folder.rmdir()
                     except OSError:
                         break  # not empty
@@ -325,7 +333,7 @@ class DirectoryBlobs:
             gone = 0
             with typed(f"folder {self.root}"):
                 for part in sorted(self._parts.iterdir()):
-                    with suppress(FileNotFoundError):
+                    with suppress(FileNotFoundError, PermissionError):  # another user's is that user's to sweep
                         gone += self._sweep_one(part, time.time() - older_than_s)
             return gone
 

@@ -156,25 +156,32 @@ def is_taken(descriptor: int) -> bool:
     return False
 
 
-def claim(path: Path) -> tuple[int, Path]:
+def claim(path: Path, mode: int = 0o666) -> tuple[int, Path]:
     """An open file that nobody else writes, and where it is: at ``path`` with what it holds, or a new one."""
-    descriptor = _create(path)
-    if locked(descriptor) and _is_at(descriptor, path):
-        return descriptor, path
-    os.close(descriptor)
+    try:
+        descriptor = _create(path, mode)
+    except PermissionError:
+        if not path.exists():  # the folder refuses, not a file that another user has put there
+            raise
+    else:
+        if locked(descriptor) and _is_at(descriptor, path):
+            return descriptor, path
+        os.close(descriptor)
     other = path.with_name(f".{uuid.uuid4().hex}{path.suffix}")
-    descriptor = _create(other)
+    descriptor = _create(other, mode)
     locked(descriptor)
     return descriptor, other
 
 
-def _create(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+def _create(path: Path, mode: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether this file still has this name and no other; it may have been published while we waited."""
+    """Whether this file still has this name and no other, and is ours; it may have been published while we waited."""
     ours = os.fstat(descriptor)
+    if ours.st_uid != os.geteuid():
+        return False  # its owner could change it behind our back
     try:
         there = path.lstat()
     except FileNotFoundError:

@@ -68,8 +68,8 @@ class Opened:
 class Staged:
     """A blob being written, where no reader looks."""
 
-    def __init__(self, path: Path, *, use_attributes: bool) -> None:
-        self.descriptor, self.path = claim(path)
+    def __init__(self, path: Path, *, use_attributes: bool, mode: int = 0o666) -> None:
+        self.descriptor, self.path = claim(path, mode)
         self.is_published = False
         self._use_attributes = use_attributes
 

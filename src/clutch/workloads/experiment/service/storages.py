@@ -14,11 +14,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from clutch.backends.blobs.base import FullBlobs
+from clutch.backends.blobs.directory import DirectoryBlobs
 from clutch.backends.blobs.opening import open_blobs
 from clutch.master.services import Services
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, NotFound
 from clutch.wire.experiment_api import StorageWay
-from clutch.wire.experiments import Storage
+from clutch.wire.experiments import ExperimentSpec, Storage
+from clutch.workloads.experiment.service.storage_users import check_folder_of, mapped_user
 
 CHECK_S = 30.0
 PIECE_BYTES = 8 << 20
@@ -26,15 +28,21 @@ FILE, CLASS = "file://", "class:"
 PROOF = "storage-proof"
 
 
-async def check_storage(services: Services, storage: Storage, workspace: str) -> None:
+async def check_storage(services: Services, spec: ExperimentSpec) -> None:
     """Nothing, if checkpoints can be kept there as far as a master can tell. ``BadRequest`` says what is wrong.
 
     A folder that only the nodes see, and a class of the user's own, are not for a master to judge.
     """
+    storage = spec.storage
+    folder = folder_of(storage.address)
+    user = None if folder is None else await mapped_user(services, spec)
+    if folder is not None and user is not None:
+        await check_folder_of(user, folder)
+        return
     if not can_be_opened(storage.address):
         return
     try:
-        async with asyncio.timeout(CHECK_S), opened(services, storage, workspace) as blobs:
+        async with asyncio.timeout(CHECK_S), opened(services, storage, spec.workspace, may_create=True) as blobs:
             await blobs.check()
     except TimeoutError:
         raise BadRequest(
@@ -56,17 +64,23 @@ def can_be_opened(address: str) -> bool:
     """Whether a master can open it: not a class, and a folder only where it is there and may be written."""
     if not address or address.startswith(CLASS):
         return False
-    if address.startswith((FILE, "/")):
-        folder = Path(unquote(address.removeprefix(FILE)))
-        return folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK)
-    return True
+    folder = folder_of(address)
+    return folder is None or (folder.is_dir() and os.access(folder, os.R_OK | os.W_OK | os.X_OK))
+
+
+def folder_of(address: str) -> Path | None:
+    """The folder that an address names, if it names one."""
+    return Path(unquote(address.removeprefix(FILE))) if address.startswith((FILE, "/")) else None
 
 
 @asynccontextmanager
-async def opened(services: Services, storage: Storage, workspace: str) -> AsyncIterator[FullBlobs]:
-    """The blobs of a storage, with the credentials of its secret."""
+async def opened(
+    services: Services, storage: Storage, workspace: str, *, may_create: bool = False
+) -> AsyncIterator[FullBlobs]:
+    """The blobs of a storage, with the credentials of its secret. Who only reads makes nothing in a folder."""
     keys = await _keys(services, storage, workspace)
-    blobs = await open_blobs(storage.address, keys=keys)
+    folder = None if may_create else folder_of(storage.address)
+    blobs: FullBlobs = await open_blobs(storage.address, keys=keys) if folder is None else DirectoryBlobs(folder)
     try:
         yield blobs
     finally:

@@ -155,7 +155,7 @@ class Submitting:
                 next_step=f"Pools: {', '.join(state.pools)}.",
             )
         await self._check_secrets(spec)
-        await check_storage(services, spec.storage, spec.workspace)
+        await check_storage(services, spec)
 
     async def _check_secrets(self, spec: ExperimentSpec) -> None:
         names = [use.name for use in spec.program.secrets]
