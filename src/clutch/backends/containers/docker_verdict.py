@@ -6,8 +6,10 @@ container's init. This file is where such words become one of the causes an agen
 
 from __future__ import annotations
 
+import json
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 OWN, ENDED, OUT_OF_MEMORY, MACHINE = "own", "ended", "out_of_memory", "machine"
 NEVER_STARTED, REFUSED = "never_started", "refused"
@@ -76,3 +78,15 @@ def unpulled(image: str, error: str) -> Verdict:
     """An image that could not be fetched: its user's doing if there is none of that name, or they may not have it."""
     theirs = any(word in error.lower() for word in NOT_THERE)
     return Verdict(127, REFUSED if theirs else NEVER_STARTED, f"its image {image} could not be pulled: {error}")
+
+
+def events_path(container: str, since: float, until: float) -> str:
+    """The question for what an engine remembers of a container; it remembers a few hundred events of all."""
+    filters = json.dumps({"container": {container: True}}, separators=(",", ":"))
+    return f"/events?since={since:.9f}&until={until:.9f}&filters={quote(filters, safe='')}"
+
+
+def happened(events: list[dict[str, Any]]) -> tuple[list[int], bool]:
+    """Signals sent through the engine, and whether it ran out of memory."""
+    kills = [event["Actor"]["Attributes"].get("signal", "") for event in events if event.get("Action") == "kill"]
+    return [int(word) for word in kills if word.isdigit()], any(event.get("Action") == "oom" for event in events)
