@@ -17,6 +17,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
+from clutch.runtime.distributed.attempts import Attempts
 from clutch.runtime.distributed.far import ZAP_DOMAIN, bracketed
 from clutch.runtime.distributed.meeting import Meeting
 from clutch.runtime.distributed.pulse import Looks, Pulse, State
@@ -157,9 +158,8 @@ class Upward:
         self._looks = Looks(now)
         self._endpoints = [f"tcp://{bracketed(meeting.address)}:{port}" for port in meeting.ports]
         self._endpoint = ""
-        self._given_up: set[str] = set()
+        self._attempts = Attempts()
         self._news, self._news_at = False, now
-        self._descriptors: dict[str, int] = {}
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         _prepare(self.socket, meeting)
         self.socket.set(zmq.IMMEDIATE, 1)
@@ -177,41 +177,39 @@ class Upward:
                 self.socket.send(encoded, zmq.NOBLOCK)
 
     def happened(self) -> Iterator[str]:
-        """``up``, ``ended``, ``refused`` (our key) or ``failed`` (``try_again`` later).
-
-        A connection that is broken off ZeroMQ makes again by itself, and says so. One with a program that speaks
-        otherwise it gives up without a word, though rank 0 may have the port next.
-        """
+        """``up``, ``ended``, ``refused`` (our key) or ``failed`` (``try_again`` later)."""
         for kind, value, endpoint in _events(self.monitor):
             self._news = True
-            if kind in (zmq.EVENT_CONNECTED, zmq.EVENT_CONNECT_RETRIED):
-                self._given_up.discard(endpoint)
-                if kind == zmq.EVENT_CONNECTED:
-                    self._descriptors[endpoint] = value
+            if kind == zmq.EVENT_CONNECTED:
+                self._attempts.begun(endpoint, value)
+            elif kind == zmq.EVENT_CONNECT_RETRIED:
+                self._attempts.retried(endpoint)
+            elif kind == zmq.EVENT_DISCONNECTED:
+                self._attempts.ended(endpoint, value)
+                if not self.up:
+                    yield "failed"
+                elif endpoint == self._endpoint:
+                    self.up = False
+                    yield "ended"
             elif not self.up and kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up, self._endpoint = True, endpoint
-                self._given_up.clear()
                 for other in self._endpoints:
                     if other != endpoint:
                         with suppress(zmq.ZMQError):
                             self.socket.disconnect(other)
                 yield "up"
-            elif self.up and kind == zmq.EVENT_DISCONNECTED and endpoint == self._endpoint:
-                self.up = False
-                yield "ended"
             elif not self.up and kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 yield "refused"
-            elif not self.up and kind == zmq.EVENT_DISCONNECTED:
-                self._given_up.add(endpoint)
-                yield "failed"
 
     def try_again(self) -> None:
         """Where ZeroMQ has given up, and only there: another connection may be all but made."""
-        for endpoint in sorted(self._given_up):
+        if self.up:
+            return
+        for endpoint in sorted(self._attempts.given_up):
             with suppress(zmq.ZMQError):
                 self.socket.disconnect(endpoint)
             self.socket.connect(endpoint)
-        self._given_up.clear()
+        self._attempts.given_up.clear()
 
     def silent(self, now: float) -> bool:
         """Whether rank 0 is lost by its silence. Said once."""
@@ -220,9 +218,9 @@ class Upward:
             self._news, self._news_at = False, now
         elif now - self._news_at > HANDSHAKE_S + 2.0:  # no attempt takes longer: whatever it was, begin anew
             self._news_at = now
-            self._given_up.update(self._endpoints)
+            self._attempts.given_up.update(self._endpoints)
             self.try_again()
-        descriptor = self._descriptors.get(self._endpoint)
+        descriptor = self._attempts.descriptor(self._endpoint)
         if not self.up or descriptor is None or self._pulse.state is State.LOST:
             return False
         return self._pulse.look(bytes_received(descriptor), counts_s) is State.LOST
