@@ -11,6 +11,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -21,10 +22,13 @@ from clutch.agent.last_words import HEARD, as_told
 from clutch.agent.launch import IMAGE_PYTHON, LAST_WORDS, boot_command
 from clutch.wire.containers import REASON_MAX, ContainerSpec
 from clutch.wire.errors import Unavailable
+from clutch.wire.last_words import FAILED, understood
 from clutch.wire.messages import Exit, ExitCause
 from clutch.wire.push import BOOT_CLUSTER, BOOT_REFUSED
 
 WITHIN_S = 900.0
+ENTRIES_MAX = 10_000
+"""Of a folder that is the user's, looked through for what its ranks have left."""
 _BY_BOOT = "boot: "
 _SHOW = ("/usr/bin/env", "-0")
 _NODES_OWN = ("PWD", "LC_CTYPE")
@@ -58,14 +62,24 @@ def explained(exit: Exit, tmp: Path, *, inside: bool = False) -> Exit:
         return replace(exit, cause=ExitCause.NEVER_STARTED, reason=found)
     if exit.code == BOOT_REFUSED and by_boot:
         return replace(exit, cause=ExitCause.REFUSED, reason=words.removeprefix(_BY_BOOT))
-    return as_told(exit, words)
+    return as_told(exit, words if understood(words).what == FAILED else _of_a_rank(tmp) or words)
 
 
-def _last_words(tmp: Path) -> str:
+def _of_a_rank(tmp: Path) -> str:
+    """The words of a rank that has failed, and was ended with its member before the process over it knew."""
+    try:
+        with os.scandir(tmp) as entries:
+            names = [entry.name for entry in islice(entries, ENTRIES_MAX) if entry.name.startswith(f"{LAST_WORDS}.")]
+    except OSError:
+        return ""
+    return next((said for name in sorted(names) if understood(said := _last_words(tmp, name)).what == FAILED), "")
+
+
+def _last_words(tmp: Path, name: str = LAST_WORDS) -> str:
     """The folder is the user's: what is not a plain file of the folder's owner, with one name, is not read."""
     try:
         folder = tmp.stat()
-        descriptor = os.open(tmp / LAST_WORDS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(tmp / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
     try:

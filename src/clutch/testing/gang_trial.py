@@ -10,7 +10,8 @@ Hyperparameters: ``steps``; ``every``, steps between checkpoints; ``pace_s``, ho
 all ranks write a checkpoint or the first one; ``marks``, a folder in which each rank notes who it is and where it
 ended, for tests to read; ``gate``, a file without which the last step is not begun; ``clash``, a step whose checkpoint
 is written by all ranks under one name with different bytes; ``fails``, the rank that raises in its third step the first
-time; ``alone``, whether the ranks that are left when a peer is lost go on by themselves for so many seconds.
+time; ``lingers``, how long that rank takes to end after its run; ``alone``, whether the ranks that are left when a peer
+is lost go on by themselves for so many seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LEARNING_RATE = 0.05
 LOOK_S = 0.01
 DEFAULTS = {
     "steps": 40, "every": 5, "pace_s": 0.0, "shard": False, "marks": "", "gate": "", "clash": 0, "fails": -1,
-    "alone": 0.0,
+    "lingers": 0.0, "alone": 0.0,
 }  # fmt: skip
 FAILS_AT = 3
 
@@ -161,21 +162,30 @@ class Marks:
         aside.rename(path)
 
 
+def train(run: clutch.Run) -> None:
+    trial = GangTrial(run)
+    marks = Marks(run)
+    marks.note("begun", os.getpid(), read_info().node or "-", trial.step)
+    try:
+        whole = trial.train()
+    except PeerLost:
+        if run.hparams["alone"]:
+            time.sleep(run.hparams["alone"])
+            marks.note("alone", trial.step)
+        raise
+    if not whole:
+        trial.save()
+    marks.note("left", trial.step, int(whole), time.time())
+
+
 def main() -> None:
-    with clutch.init(hparams=DEFAULTS) as run:
-        trial = GangTrial(run)
-        marks = Marks(run)
-        marks.note("begun", os.getpid(), read_info().node or "-", trial.step)
-        try:
-            whole = trial.train()
-        except PeerLost:
-            if run.hparams["alone"]:
-                time.sleep(run.hparams["alone"])
-                marks.note("alone", trial.step)
-            raise
-        if not whole:
-            trial.save()
-        marks.note("left", trial.step, int(whole), time.time())
+    run = clutch.init(hparams=DEFAULTS)
+    try:
+        with run:
+            train(run)
+    except ValueError:
+        time.sleep(run.hparams["lingers"])
+        raise
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,12 @@ cuts_cables = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 END_WITHIN_S = within(5.0)
 HPARAMS = {"steps": 60, "every": 5, "pace_s": 0.02, "shard": True}
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gangs]:
+    with Gangs(tmp_path_factory.mktemp("gangs"), 2, 2, cables=False) as made:
+        yield made
 
 
 def training(ground: Gangs, gate: Path, **hparams: object) -> tuple[Gang, list[Begun]]:
@@ -74,16 +82,17 @@ def test_a_network_that_fails_for_a_moment_is_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("rank", [0, 3])
-def test_a_rank_that_fails_is_the_reason_and_counts(tmp_path: Path, rank: int) -> None:
-    """Whoever else ends because of it, and whichever end is heard of first."""
-    with Gangs(tmp_path, 2, 2, cables=False) as ground:
-        gang = ground.start({"steps": 6, "every": 2, "fails": rank}, max_restarts=1)
-        over = gang.over(1)
-        said = f"rank {rank} exited with code 1"
-        assert over.exit == "failed" and said in over.detail and "told to fail" in over.detail, gang.story()
-        gang.ended()
-        assert gang.trial.restarts == 1
+@pytest.mark.parametrize(
+    ("rank", "lingers_s"), [(0, 0.0), (3, 0.0), (3, 30.0)], ids=["rank 0", "rank 3", "rank 3, which ends slowly"]
+)
+def test_a_rank_that_fails_is_the_reason_and_counts(ground: Gangs, rank: int, lingers_s: float) -> None:
+    """Whoever else ends because of it, whichever end is heard of first, and though it is ended before it has exited."""
+    gang = ground.start({"steps": 6, "every": 2, "fails": rank, "lingers": lingers_s}, max_restarts=1)
+    over = gang.over(1)
+    said = rf"main\.{rank // 2} exited with code 1 \(own\): rank {rank} (failed|exited with code 1)\b.*told to fail"
+    assert over.exit == "failed" and re.search(said, over.detail), gang.story()
+    gang.ended()
+    assert gang.trial.restarts == 1
 
 
 @cuts_cables

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clutch.agent.boot import explained
 from clutch.agent.last_words import as_told
+from clutch.agent.launch import LAST_WORDS
 from clutch.runtime.launch.base import supervisor_words
 from clutch.runtime.launch.ends import REASON_MAX, End
 from clutch.wire.last_words import FAILED, PEER_FAILED, PEER_LOST, PEER_LOST_CODE, Words, spoken, understood
@@ -57,6 +59,21 @@ def test_an_end_that_follows_names_the_peer() -> None:
 )
 def test_what_the_agent_makes_of_it(exit: Exit, said: str, expected: Exit) -> None:
     assert as_told(exit, said) == expected
+
+
+@pytest.mark.parametrize("over_them", ["", "peer_failed 1: rank 2 lost rank 3: it failed: ValueError"])
+def test_a_rank_that_failed_is_heard_though_its_member_was_ended_before_it_had_exited(
+    tmp_path: Path, over_them: str
+) -> None:
+    if over_them:
+        (tmp_path / LAST_WORDS).write_text(over_them)
+    (tmp_path / f"{LAST_WORDS}.2").write_text("peer_failed 121: rank 3: it failed: ValueError")
+    (tmp_path / f"{LAST_WORDS}.3").write_text("failed 1: rank 3 failed: ValueError: no")
+    ended = Exit(-9, ExitCause.ENDED)
+    assert explained(ended, tmp_path) == Exit(1, ExitCause.OWN, reason="rank 3 failed: ValueError: no")
+    (tmp_path / LAST_WORDS).write_text("failed 1: rank 3 exited with code 1; its last lines: no")
+    assert explained(Exit(1), tmp_path).reason == "rank 3 exited with code 1; its last lines: no", "who knows more"
+    assert explained(Exit(0), tmp_path) == Exit(0)
 
 
 RANK = """

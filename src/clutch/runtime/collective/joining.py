@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from clutch.runtime.collective.parting import END, WAYS, Parting, words_about
 from clutch.runtime.collective.together import MODES, Together
-from clutch.runtime.last_words import keep
+from clutch.runtime.last_words import found, keep
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, PeerLost
 
 if TYPE_CHECKING:
@@ -46,8 +46,11 @@ def join(distributed: object, preempt_mode: str, on_peer_lost: str, info: Info) 
         return None
     from clutch.runtime.distributed import Group
 
+    words = info.last_words if info.on_cluster else ""
+    if found(words):  # of an earlier run of this process, which has outlived it
+        keep(words, "")
     if isinstance(distributed, Group):
-        return Together(distributed, mode=preempt_mode, own=False)
+        return Together(distributed, mode=preempt_mode, own=False, words=words)
     if distributed not in (None, TORCH, ENVIRONMENT):
         raise BadRequest(
             f"a {type(distributed).__name__} is no group",
@@ -63,7 +66,7 @@ def join(distributed: object, preempt_mode: str, on_peer_lost: str, info: Info) 
     if distributed is None and group.size != info.process_size:
         group.close()
         raise _alone(info, "RANK and WORLD_SIZE are not set")
-    return Together(group, mode=preempt_mode)
+    return Together(group, mode=preempt_mode, words=words)
 
 
 def parting(together: Together, info: Info, on_peer_lost: str, say: Callable[[str], None]) -> Parting | None:
@@ -80,9 +83,9 @@ def _by_environment() -> Group:
     until = time.monotonic() + (AGAIN_WITHIN_S if _made else 0.0)
     while True:
         try:
-            found = Group.from_environment()
-            _made.append(found.size)
-            return found
+            group = Group.from_environment()
+            _made.append(group.size)
+            return group
         except (Conflict, PeerLost):
             if time.monotonic() >= until:
                 raise

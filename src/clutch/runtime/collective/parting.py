@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from clutch.runtime.last_words import keep
 from clutch.runtime.silence import show_stacks
 from clutch.wire.errors import ClutchError, PeerLost
-from clutch.wire.last_words import PEER_FAILED, PEER_LOST, PEER_LOST_CODE, spoken
+from clutch.wire.last_words import FAILED, PEER_FAILED, PEER_LOST, PEER_LOST_CODE, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,7 @@ GRACE_S = 1.0
 EXIT_WITHIN_S = 5.0
 """How long the interpreter may take to end: a destructor of PyTorch's waits for peers that are gone."""
 LOOK_S = 0.1
+WORDS_MAX = 400
 FAILED_WORDS = "it failed: "
 """How the cause begins where a rank has said itself that its program failed."""
 
@@ -125,6 +126,12 @@ def lost_peer(together: Together) -> PeerLost | None:
 def words_about(lost: PeerLost) -> str:
     what = PEER_FAILED if lost.cause.startswith(FAILED_WORDS) else PEER_LOST
     return spoken(what, PEER_LOST_CODE, f"{lost.object}: {lost.cause}")
+
+
+def words_of(rank: int, error: BaseException, what: str) -> str:
+    """Of a rank that fails by itself."""
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    return spoken(FAILED, code & 0xFF, f"rank {rank} failed: {what[:WORDS_MAX]}")
 
 
 def is_handled() -> bool:

@@ -17,7 +17,7 @@ from clutch.runtime.collective.together import WORK_WITHIN_S, Together, failure,
 from clutch.runtime.distributed.session import machine_place
 from clutch.runtime.saving import Begun, Kept, Saver, Wanted, words
 from clutch.wire.errors import ClutchError, Conflict, TooLarge
-from clutch.wire.push import FILES_MAX, CheckpointFile
+from clutch.wire.push import FILES_MAX, SHA256_OF_NOTHING, CheckpointFile
 
 if TYPE_CHECKING:
     from clutch.runtime.silence import Silence
@@ -139,7 +139,8 @@ class ShardedSaving:
             return set()
 
         def hashes() -> dict[str, str]:
-            return {one.path: hash_of(one.place) for one in found if own in shared.get(one.path, ())}
+            mine = [one for one in found if own in shared.get(one.path, ())]
+            return {one.path: SHA256_OF_NOTHING if one.is_folder else hash_of(one.place) for one in mine}
 
         def choose(every: list[Any]) -> list[list[str]]:
             left = sharding.stored_elsewhere(dict(enumerate(every)), what)
@@ -160,8 +161,8 @@ class ShardedSaving:
 
         def commit(every: list[Any]) -> dict[str, Any]:
             assert self._wanted is not None
-            files = sorted((CheckpointFile(*one) for part in every for one in part), key=lambda file: file.path)
-            return dict(msgspec.to_builtins(keeper.commit(begun, self._wanted, tuple(files))))
+            files = sharding.joined(CheckpointFile(*one) for part in every for one in part)
+            return dict(msgspec.to_builtins(keeper.commit(begun, self._wanted, files)))
 
         try:
             return msgspec.convert(self._together.made_of_all(bring, commit, WORK_WITHIN_S), Kept)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clutch.wire.errors import Conflict
+from clutch.wire.push import CheckpointFile
 
 NAMED_MAX = 8
 
@@ -68,6 +69,17 @@ def stored_elsewhere(hashes: Mapping[int, Mapping[str, str]], what: str) -> dict
         for rank in list(known)[1:]:
             left[rank].add(path)
     return left
+
+
+def joined(files: Iterable[CheckpointFile]) -> tuple[CheckpointFile, ...]:
+    """The manifest of all, by path. A folder that is empty on one rank and filled by another is not empty."""
+    found = sorted(files, key=lambda file: file.path)
+    after = [*found[1:], None]
+    return tuple(
+        file
+        for file, following in zip(found, after, strict=True)
+        if not (file.is_folder and following is not None and following.path.startswith(file.path))
+    )
 
 
 def merged_metadata(said: Mapping[int, Mapping[str, Any]], what: str) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from clutch.backends.transports.frames import raised
-from clutch.runtime.collective.parting import FAILED_WORDS
+from clutch.runtime.collective.parting import FAILED_WORDS, words_of
 from clutch.runtime.distributed.payload import pack
+from clutch.runtime.last_words import keep
 from clutch.wire.errors import BadRequest, ClutchError, ErrorView, PeerLost, Unavailable
 
 if TYPE_CHECKING:
@@ -32,10 +33,13 @@ REFUSED_HPARAMS = "hyperparameters"
 
 
 class Together:
-    """``own``: the group was made for this run, and is closed with it."""
+    """``own``: the group was made for this run, and is closed with it. ``words``: the file of last words."""
 
-    def __init__(self, group: Group, *, mode: str = WORKERS_ASK_CHIEF, own: bool = True) -> None:
+    def __init__(
+        self, group: Group, *, mode: str = WORKERS_ASK_CHIEF, own: bool = True, words: str = ""
+    ) -> None:  # fmt: skip
         self.group = group
+        self._words = words
         self.mode = mode
         self.own = own
         self._agreement: Agreement | None = None
@@ -141,7 +145,11 @@ class Together:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def fails(self, error: BaseException) -> None:
-        """This rank ends because of that: the others hear why, in what they do together next."""
+        """This rank ends because of that: the others hear why, in what they do together next.
+
+        They may be gone, and we ended with them, before this rank has closed its run and exited: so it leaves word of
+        its failure first.
+        """
         session = self.group.session
         if session is None or session.control.failed or self._told:
             return
@@ -150,15 +158,13 @@ class Together:
         from clutch.runtime.searching import InvalidHparams
 
         rank = self.group.rank
-        view = (
-            ErrorView(error.code, error.cause, REFUSED_HPARAMS)
-            if isinstance(error, InvalidHparams)
-            else PeerLost(
-                f"{FAILED_WORDS}{type(error).__name__}: {error}"[:500],
-                object=f"rank {rank}",
-                next_step="See its output.",
-            ).view()
-        )
+        if isinstance(error, InvalidHparams):
+            view = ErrorView(error.code, error.cause, REFUSED_HPARAMS)
+        else:
+            what = f"{type(error).__name__}: {error}"
+            keep(self._words, words_of(rank, error, what))
+            cause = f"{FAILED_WORDS}{what}"[:500]
+            view = PeerLost(cause, object=f"rank {rank}", next_step="See its output.").view()
         with suppress(ClutchError):  # its verdict is our own error
             session.control.verdict(Failed(view, (rank,)))
 
