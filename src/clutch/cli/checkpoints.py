@@ -57,7 +57,7 @@ def show_checkpoint(context: typer.Context, checkpoint: One, as_json: Json = Fal
         ("step", row.step),
         ("state", row.state),
         ("metric", row.value if row.has_value else ""),
-        ("size", f"{row.size_bytes:,} bytes in {len(detail.files)} files"),
+        ("size", f"{row.size_bytes:,} bytes in {sum(not file.is_folder for file in detail.files)} files"),
         ("storage", row.storage or f"blobs of workspace {row.workspace}"),
         ("prefix", detail.prefix),
         ("held by", words(row.pins)),

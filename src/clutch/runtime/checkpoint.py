@@ -24,7 +24,7 @@ from clutch.runtime.checkpoint_select import Selector, any_of, selected
 from clutch.wire.errors import BadRequest, ClutchError, Corrupt, NotFound, Unavailable
 from clutch.wire.experiment_api import StorageWay
 from clutch.wire.experiments import Storage
-from clutch.wire.push import CheckpointFile
+from clutch.wire.push import SHA256_OF_NOTHING, CheckpointFile
 
 if TYPE_CHECKING:
     from clutch.backends.blobs.base import FullBlobs
@@ -103,7 +103,8 @@ class Store:
     def upload(
         self, folder: Path | str, prefix: str, progress: Progress | None = None, left_out: Collection[str] = ()
     ) -> tuple[CheckpointFile, ...]:  # fmt: skip
-        """Store every file below a folder; what is there already with the same content is not sent again.
+        """Store every file below a folder; what is there already with the same content is not sent again. An empty
+        folder is named in what is returned.
 
         Returns its part of a manifest, by path: several members may upload into one prefix, each its own files, and
         what is ``left_out`` is somebody else's.
@@ -111,8 +112,10 @@ class Store:
         room; what this call had stored is then taken back, and what other checkpoints hold is never touched. After
         ``Unavailable``, as after a kill, all of it stays: the same call goes on.
         """
-        found = [one for one in files_in(Path(folder)) if one.path not in left_out]
-        self._check_paths(prefix, (one.path for one in found))
+        every = [one for one in files_in(Path(folder)) if one.path not in left_out]
+        self._check_paths(prefix, (one.path for one in every))
+        found = [one for one in every if not one.is_folder]
+        folders = [CheckpointFile(one.path, 0, SHA256_OF_NOTHING) for one in every if one.is_folder]
         tally = _Tally(sum(one.size_bytes for one in found), progress)
         new: dict[str, Found] = {}
 
@@ -120,7 +123,7 @@ class Store:
             there = {listed.key async for page in blobs.list(self._key(prefix)) for listed in page}
             new.update((key, one) for one in found if (key := self._key(prefix, one.path)) not in there)
             moves = [(one.size_bytes, self._send(blobs, prefix, one, new, tally)) for one in found]
-            return tuple(sorted(await _all(moves), key=lambda file: file.path))
+            return tuple(sorted((*await _all(moves), *folders), key=lambda file: file.path))
 
         try:
             return self._run(work, may_create=True)
@@ -168,7 +171,8 @@ class Store:
         selector: Selector | None = None,
         progress: Progress | None = None,
     ) -> tuple[CheckpointFile, ...]:
-        """Write the files that are meant below ``target``, each checked against its hash before it has its name.
+        """Write the files that are meant below ``target``, each checked against its hash before it has its name, and
+        make the empty folders that are.
 
         What is there already with the same content stays; a download that was cut off goes on. Returns what was meant.
         """
@@ -176,10 +180,14 @@ class Store:
         self._check_paths(prefix, (file.path for file in meant))
         tally = _Tally(sum(file.size_bytes for file in meant), progress)
 
+        files = [file for file in meant if not file.is_folder]
+
         async def work(blobs: FullBlobs) -> None:
-            await _all([(file.size_bytes, self._fetch(blobs, prefix, file, Path(target), tally)) for file in meant])
+            await _all([(file.size_bytes, self._fetch(blobs, prefix, file, Path(target), tally)) for file in files])
 
         self._run(work)
+        for folder in (file.path for file in meant if file.is_folder):
+            make_folder(Path(target), folder)
         return meant
 
     async def _fetch(
@@ -221,7 +229,7 @@ class Store:
 
         async def work(blobs: FullBlobs) -> None:
             top = f"{self._key(prefix)}/"
-            keys = {f"{top}{file.path}" for file in files}
+            keys = {f"{top}{file.path}" for file in files if not file.is_folder}
             keys |= {listed.key async for page in blobs.list(self._key(prefix)) for listed in page}
             meant = [key for key in sorted(keys) if is_meant is None or is_meant(key.removeprefix(top))]
             await _all([(0, blobs.delete(key)) for key in meant])
@@ -268,8 +276,9 @@ class Store:
         check_key(prefix)
         for path in paths:
             try:
-                check_key(path)
-                check_key(self._key(prefix, path))
+                plain = path.removesuffix("/")  # of an empty folder
+                check_key(plain)
+                check_key(self._key(prefix, plain))
             except BadRequest as error:
                 raise BadRequest(
                     error.cause, object=f"file {path[:200]!a}", next_step=f"Rename it. {error.next_step}"
@@ -320,6 +329,14 @@ async def _same(blobs: FullBlobs, key: str, one: Found) -> str | None:
     if there.size_bytes != one.size_bytes:
         return None
     return there.sha256 if await asyncio.to_thread(hash_of, one.place) == there.sha256 else None
+
+
+def make_folder(target: Path, path: str) -> None:
+    """An empty folder of a checkpoint, below ``target``."""
+    from clutch.backends.blobs.files import typed
+
+    with typed(f"folder {target / path}"):
+        (target / path).mkdir(parents=True, exist_ok=True)
 
 
 def hash_of(place: Path) -> str:

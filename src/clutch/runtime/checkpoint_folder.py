@@ -1,4 +1,4 @@
-"""What lies in a folder that becomes a checkpoint: its files, by the paths they will have in it."""
+"""What lies in a folder that becomes a checkpoint: its files and empty folders, by the paths they will have in it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ DEPTH_MAX = 64
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A file to be stored."""
+    """A file to be stored, or an empty folder to be remembered."""
 
     path: str
-    """In the checkpoint."""
+    """In the checkpoint. That of a folder ends with ``/``."""
     place: Path
     """Where it lies; a link is followed."""
     size_bytes: int
 
+    @property
+    def is_folder(self) -> bool:
+        return self.path.endswith("/")
+
 
 def files_in(folder: Path) -> tuple[Found, ...]:
-    """Every file below a folder, the largest first. Empty folders do not count.
+    """Every file below a folder, the largest first, and every folder in it that is empty.
 
     A link is what it leads to; one that leads out of the folder is refused, and so is what is neither a file nor a
     folder.
@@ -56,7 +60,10 @@ def files_in(folder: Path) -> tuple[Found, ...]:
 def _walk(root: Path, folder: Path, path: str, depth: int) -> Iterator[Found]:
     if depth > DEPTH_MAX:
         raise BadRequest(f"more than {DEPTH_MAX} folders in one another", object=f"folder {folder}")
-    for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+    entries = sorted(os.scandir(folder), key=lambda one: one.name)
+    if path and not entries:
+        yield Found(f"{path}/", folder, 0)
+    for entry in entries:
         inner = f"{path}/{entry.name}" if path else entry.name
         place = Path(entry.path)
         if entry.is_symlink():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clutch.runtime.local import CHECKPOINTS, UNSAFE, LocalFolder, read_json, write_whole
 from clutch.runtime.saving import Begun, Kept, Wanted
 from clutch.wire.errors import NotFound
-from clutch.wire.push import CheckpointFile
+from clutch.wire.push import SHA256_OF_NOTHING, CheckpointFile
 
 if TYPE_CHECKING:
     from clutch.runtime.checkpoint_select import Selector
@@ -43,15 +43,21 @@ class LocalKeeper:
         return Begun(id=_name(wanted), place=str(self.draft(wanted.step)))
 
     def store(self, folder: Path, begun: Begun, left_out: Collection[str] = ()) -> tuple[CheckpointFile, ...]:
-        from clutch.runtime.checkpoint import hash_of
+        from clutch.runtime.checkpoint import hash_of, make_folder
         from clutch.runtime.checkpoint_folder import files_in
 
         found = [one for one in files_in(folder) if one.path not in left_out]
         for one in found:
             target = Path(begun.place) / one.path
+            if one.is_folder:
+                make_folder(Path(begun.place), one.path)
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(one.place, target)
-        return tuple(CheckpointFile(one.path, one.size_bytes, hash_of(one.place)) for one in found)
+        return tuple(
+            CheckpointFile(one.path, one.size_bytes, SHA256_OF_NOTHING if one.is_folder else hash_of(one.place))
+            for one in found
+        )
 
     def commit(self, begun: Begun, wanted: Wanted, files: tuple[CheckpointFile, ...]) -> Kept:
         return self._named(Path(begun.place), wanted)

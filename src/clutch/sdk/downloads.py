@@ -85,6 +85,9 @@ def _fetch(client: Client, checkpoint: str, file: CheckpointFile, folder: Path) 
     if not place.resolve().is_relative_to(folder.resolve()):
         raise Corrupt("its path leads out of the folder", object=f"file {file.path!a}")
     place.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_folder:
+        place.mkdir(exist_ok=True)
+        return
     if place.is_file() and place.stat().st_size == file.size_bytes and _digest(place) == file.sha256:
         return
     aside = place.with_name(f".{place.name}.part")

@@ -173,11 +173,22 @@ class CheckpointBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of a checkpoint, by its path in it."""
+    """One file of a checkpoint, by its path in it; a path that ends with ``/`` is a folder with nothing in it.
+
+    An empty folder is in the manifest only: no store keeps anything of it.
+    """
 
     path: str
     size_bytes: int
     sha256: str
+
+    @property
+    def is_folder(self) -> bool:
+        return self.path.endswith("/")
+
+
+SHA256_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""What a manifest says of an empty file, and of a folder."""
 
 
 class CommitManifest(Asked, frozen=True):

@@ -47,7 +47,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def make(folder: Path, seed: int = 1) -> dict[str, bytes]:
-    """A checkpoint: one large file, some small ones, odd names, an empty one."""
+    """A checkpoint: one large file, some small ones, odd names, an empty one, and a folder without any."""
     (folder / "deep" / "er").mkdir(parents=True)
     content = {
         "model.pt": noise_file(folder / "model.pt", seed, 5 * MIB + 17),
@@ -55,12 +55,15 @@ def make(folder: Path, seed: int = 1) -> dict[str, bytes]:
         "Größe.json": noise_file(folder / "Größe.json", seed + 2, 300),
         "empty": noise_file(folder / "empty", seed, 0),
     }
-    (folder / "no files").mkdir()
-    return content
+    (folder / "no files" / "here").mkdir(parents=True)
+    return {**content, "no files/here/": b""}
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    """By path; that of a folder without anything in it ends with a slash."""
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    empty = [p for p in folder.rglob("*") if p.is_dir() and not any(p.iterdir())]
+    return found | {f"{p.relative_to(folder)}/": b"" for p in empty}
 
 
 def keys_of(store: Store, prefix: str) -> list[str]:
@@ -96,9 +99,11 @@ def test_selector_and_partial_delete(store: Store, tmp_path: Path) -> None:
     with pytest.raises(BadRequest):
         store.download(PREFIX, files, tmp_path / "three", ["nothing"])
     left = store.delete(PREFIX, files, ["*.pt", "deep/"])
-    assert [file.path for file in left] == ["Größe.json", "empty"]
+    assert [file.path for file in left] == ["Größe.json", "empty", "no files/here/"]
     assert store.delete(PREFIX, files, ["*.pt", "deep/"]) == left
     store.download(PREFIX, left, tmp_path / "four")
+    assert (tmp_path / "four" / "no files" / "here").is_dir()
+    assert not any(file.is_folder for file in store.delete(PREFIX, left, ["no files/"]))
     with pytest.raises(NotFound, match=r"model\.pt|shard"):
         store.download(PREFIX, files, tmp_path / "five")
     assert store.delete(PREFIX, files) == ()
@@ -219,7 +224,7 @@ def test_orphans(store: Store, tmp_path: Path) -> None:
     assert store.sweep_orphans(["checkpoints/1-kept"], 3600.0) == 0
     assert store.sweep_orphans(["checkpoints/1-kept", "checkpoints/2-orphan"], 0.0) == 0
     soon = -2.0  # S3 counts whole seconds
-    assert store.sweep_orphans(["checkpoints/1-kept"], soon) >= len(kept)
+    assert store.sweep_orphans(["checkpoints/1-kept"], soon) >= sum(not file.is_folder for file in kept)
     assert store.sweep_orphans(["checkpoints/1-kept"], 0.0) == 0
     store.download("checkpoints/1-kept", kept, tmp_path / "back")
     with pytest.raises(NotFound):

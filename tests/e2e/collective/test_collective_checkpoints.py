@@ -39,6 +39,24 @@ def test_every_rank_writes_its_part_and_the_whole_is_one(tmp_path: Path) -> None
     assert not list(tmp_path.glob("clutch-runs/*/checkpoints/.draft*"))
 
 
+def test_folders_without_files_are_kept(tmp_path: Path) -> None:
+    text = f"""
+    with {TOGETHER} as run:
+        with run.checkpoint(5, shard=True) as path:
+            (path / "all" / "empty").mkdir(parents=True)
+            (path / "filled").mkdir()
+            (path / f"own-{{RANK}}").mkdir()
+            if RANK == 1:
+                (path / "filled" / "x").write_text("x")
+        found = run.restore()
+        say(found=sorted(str(p.relative_to(found)) for p in Path(found).rglob("*")))
+    """
+    with Ranks(text, 2, tmp_path) as ranks:
+        found = ranks.lines()
+        ranks.done()
+    assert [one["found"] for one in found] == [["all", "all/empty", "filled", "filled/x", "own-0", "own-1"]] * 2
+
+
 WRONG = {
     "attempt(run, 1, {'x': str(RANK)})": "x has different contents on ranks 0, 1, 2",
     "attempt(run, 1, {'m/x': ''} if RANK == 2 else {'m': ''})": "m is a file on ranks 0, 1 and a folder on rank 2",

@@ -13,6 +13,7 @@ import pytest
 from push_ground import DEADLINE_S, Master, Member, said
 
 from clutch.testing.bars import within
+from clutch.wire.push import SHA256_OF_NOTHING
 
 HASH = "ab" * 32
 
@@ -231,6 +232,10 @@ def test_checkpoints_are_begun_committed_and_listed(shared: Master) -> None:
         {"files": [{"path": "x", "size_bytes": 1, "sha256": "zz"}]},
         {"files": [{"path": "x", "size_bytes": 1, "sha256": HASH}] * 2},
         {"files": [{"path": "x\0", "size_bytes": 1, "sha256": HASH}]},
+        {"files": [{"path": "x/", "size_bytes": 1, "sha256": HASH}]},
+        {"files": [{"path": "x//", "size_bytes": 0, "sha256": SHA256_OF_NOTHING}]},
+        {"files": [{"path": "/", "size_bytes": 0, "sha256": SHA256_OF_NOTHING}]},
+        {"files": [{"path": name, "size_bytes": 0, "sha256": SHA256_OF_NOTHING} for name in ("x", "x/")]},
         {"files": "x"},
         {"step": 6},
         {"step": -1},

@@ -19,8 +19,12 @@ def test_files_by_size(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"1")
     (tmp_path / "a" / "b" / "large").write_bytes(b"123")
     found = files_in(tmp_path)
-    assert [(one.path, one.size_bytes) for one in found] == [("a/b/large", 3), ("small", 1)]
-    assert files_in(tmp_path / "empty") == ()
+    assert [(one.path, one.size_bytes) for one in found] == [("a/b/large", 3), ("small", 1), ("empty/", 0)]
+    assert [one.is_folder for one in found] == [False, False, True]
+    assert files_in(tmp_path / "empty") == (), "the folder itself is none in it"
+    (tmp_path / "empty" / "deeper").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    assert paths(tmp_path) == ["a/b/large", "empty/deeper/", "link/deeper/", "small"]
 
 
 def test_links_inside_are_what_they_lead_to(tmp_path: Path) -> None:

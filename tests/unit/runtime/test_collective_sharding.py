@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 
 from clutch.runtime.collective import sharding
 from clutch.wire.errors import Conflict
+from clutch.wire.push import SHA256_OF_NOTHING, CheckpointFile
 
 WHAT = "checkpoint of step 5"
 NAMES = some.sampled_from(["a", "b", "c"])
@@ -46,6 +47,14 @@ def test_equal_files_are_stored_by_the_lowest_rank() -> None:
 def test_different_files_of_one_path_are_a_conflict() -> None:
     with pytest.raises(Conflict, match="step 5: x has different contents on ranks 0, 1, 2"):
         sharding.stored_elsewhere({0: {"x": "1"}, 1: {"x": "1"}, 2: {"x": "2"}}, WHAT)
+
+
+def test_a_folder_that_another_rank_fills_is_not_empty() -> None:
+    brought = [CheckpointFile(path, 0, SHA256_OF_NOTHING) for path in ("b/", "a/", "a/x", "a-b", "c/d/", "c/d-e/")]
+    assert [file.path for file in sharding.joined(brought)] == ["a-b", "a/x", "b/", "c/d-e/", "c/d/"]
+    assert sharding.shared_paths({0: ["a/"], 1: ["a/"], 2: ["a/x"]}, WHAT) == {"a/": (0, 1)}
+    with pytest.raises(Conflict, match="a is a file on rank 0 and a folder on rank 1"):
+        sharding.shared_paths({0: ["a"], 1: ["a/"]}, WHAT)
 
 
 def test_metadata_is_laid_together_key_by_key() -> None:

@@ -24,6 +24,7 @@ from clutch.wire.ids import TaskId
 from clutch.wire.push import (
     FILES_MAX,
     MANIFEST_MAX_BYTES,
+    SHA256_OF_NOTHING,
     BeginCheckpoint,
     CheckpointBegun,
     CheckpointView,
@@ -178,7 +179,7 @@ class Checkpoints:
             member=str(standing.member.member),
             committed_at=self._now(),
             size_bytes=sum(file.size_bytes for file in manifest.files),
-            file_count=len(manifest.files),
+            file_count=sum(not file.is_folder for file in manifest.files),
             storage=manifest.storage,
             prefix=prefix_of(checkpoint),
             metadata=manifest.metadata,
@@ -208,13 +209,21 @@ def check_manifest(checkpoint: str, manifest: CommitManifest) -> None:
     seen: set[str] = set()
     for number, file in enumerate(manifest.files):
         path = f"files[{number}]"
+        plain = file.path.removesuffix("/")
         try:
-            check_key(file.path)
+            check_key(plain)
         except BadRequest as error:
             raise BadRequest(error.cause, object=subject, path=f"{path}.path", next_step=error.next_step) from error
-        if file.path in seen:
+        if plain in seen:
             raise BadRequest("a file is named twice", object=subject, path=f"{path}.path")
-        seen.add(file.path)
+        seen.add(plain)
+        if file.is_folder and (file.size_bytes, file.sha256) != (0, SHA256_OF_NOTHING):
+            raise BadRequest(
+                "a path that ends with '/' is an empty folder, and this one has content",
+                object=subject,
+                path=path,
+                next_step="Name the file without the '/'.",
+            )
         if not 0 <= file.size_bytes < 2**60:
             raise BadRequest(f"a size of {file.size_bytes} bytes", object=subject, path=f"{path}.size_bytes")
         if len(file.sha256) != 64 or not set(file.sha256) <= set("0123456789abcdef"):

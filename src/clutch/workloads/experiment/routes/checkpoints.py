@@ -88,7 +88,7 @@ async def get_checkpoint_file(services: Services, caller: Caller, checkpoint: Na
     row = await find_checkpoint(services, caller, checkpoint)
     detail = await checkpoint_detail(services, row)
     name = path.removeprefix("/")
-    file = next((file for file in detail.files if file.path == name), None)
+    file = next((file for file in detail.files if file.path == name and not file.is_folder), None)
     if file is None:
         raise NotFound(
             "it has no such file",
