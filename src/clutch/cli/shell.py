@@ -29,7 +29,7 @@ def shell(
     task: Annotated[str, typer.Option("--task", "-t", help="Go back into this one.")] = "",
     session: Annotated[str, typer.Option("--session", help="Which terminal of it.")] = "main",
     slots: Annotated[int, typer.Option("--slots", "-s", min=0, help="Devices.")] = 0,
-    kind: Annotated[str, typer.Option("--kind", help="Kind of device: cuda, rocm, cpu or artificial.")] = "cuda",
+    kind: Annotated[str, typer.Option("--kind", help="cuda, rocm, cpu or artificial; else what the pool has.")] = "",
     cpus: Annotated[float, typer.Option("--cpus", min=0, help="CPUs.")] = 0.0,
     memory: Annotated[str, typer.Option("--memory", "-m", help="Memory: 512M, 16GiB.")] = "0",
     pool: Annotated[str, typer.Option("--pool", help="Where it runs.")] = "default",

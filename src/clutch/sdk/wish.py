@@ -100,7 +100,7 @@ def submission(argv: Sequence[str], code: str, key: str, wish: Wish) -> SubmitTa
         project=wish.get("project", ""),
         resources=Resources(
             slots=wish.get("slots", 0),
-            kind=wish.get("kind", CUDA),
+            kind=wish.get("kind") or ("" if wish.get("slots") else CUDA),  # none: what the pool has
             millicpus=round(wish.get("cpus", 0.0) * 1000),
             memory_bytes=parse_size(wish.get("memory", 0)),
         ),

@@ -5,6 +5,8 @@ Amounts are integers (thousandths of a CPU, bytes), so sums are exact and conser
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 CUDA = "cuda"
@@ -12,6 +14,11 @@ ROCM = "rocm"
 CPU = "cpu"
 ARTIFICIAL = "artificial"
 DEVICE_KINDS = (CUDA, ROCM, CPU, ARTIFICIAL)
+
+
+def usual_kind(kinds: Collection[str]) -> str:
+    """What slots of no kind mean where there are these: CUDA if it is among them or there is none, else the first."""
+    return CUDA if CUDA in kinds or not kinds else min(kinds)
 
 
 class Slot(msgspec.Struct, frozen=True, array_like=True):

@@ -148,7 +148,7 @@ def test_a_wish_becomes_a_submission() -> None:
         {"slots": 2, "cpus": 1.5, "memory": "2GiB", "environment": {"A": "1"}, "secrets": ["hf-token"], "count": 3,
          "mounts": ["/data:/d:rw"], "ports": [0], "image": "python:3.12", "on_node_lost": "restart"},
     )  # fmt: skip
-    assert task.resources == Resources(slots=2, millicpus=1500, memory_bytes=2 * 2**30)
+    assert task.resources == Resources(slots=2, kind="", millicpus=1500, memory_bytes=2 * 2**30)
     assert task.program.secrets == (SecretUse("hf-token", "HF_TOKEN"),)
     assert task.program.mounts == (Mount("/data", "/d", False),)
     assert task.program.image is not None

@@ -40,6 +40,7 @@ from clutch.wire.errors import BadRequest, ClutchError, Conflict, IllegalMove, N
 from clutch.wire.ids import TaskId
 from clutch.wire.outcomes import TaskState
 from clutch.wire.programs import Program, program_in
+from clutch.wire.resources import usual_kind
 from clutch.wire.views import AllocationView, TaskView
 
 TASKS = f"{API}/tasks"
@@ -64,6 +65,7 @@ Order = Literal[
 async def submit_task(services: Services, caller: Caller, data: SubmitTask) -> Submitted:
     """Submit a task. The same key gives the same task, so it is safe to repeat."""
     caller.require(data.workspace, f"workspace {data.workspace}")
+    data = with_kind(services, data)
     key = key_of(caller.name, data.key)
     for left in reversed(range(TRIES)):
         task = task_id(data.kind or "task", secrets.token_bytes(8))
@@ -78,6 +80,15 @@ async def submit_task(services: Services, caller: Caller, data: SubmitTask) -> S
             continue  # the id is taken: another one
         return Submitted(task=known, name=data.name or known)
     raise AssertionError("the last try returns or raises")
+
+
+def with_kind(services: Services, wish: SubmitTask) -> SubmitTask:
+    """Slots of no kind are of that which the pool has, so that a laptop without a GPU runs what asks for a slot."""
+    if wish.resources.kind:
+        return wish
+    nodes = [node for node in services.loop.state.nodes.values() if node.pool == wish.pool]
+    kind = usual_kind({slot.kind for node in nodes for slot in node.capacity.slots})
+    return msgspec.structs.replace(wish, resources=msgspec.structs.replace(wish.resources, kind=kind))
 
 
 async def check_place(services: Services, workspace: str, project: str) -> None:

@@ -14,7 +14,7 @@ from clutch.wire.errors import BadConfig, Problem
 from clutch.wire.experiment_api import ConfigProblem
 from clutch.wire.experiments import ExperimentSpec, OutputRule, Retention, RuleAction, TrialResources
 from clutch.wire.programs import Image, Program, SecretUse
-from clutch.wire.resources import CPU, CUDA, ROCM
+from clutch.wire.resources import CPU, CUDA, ROCM, usual_kind
 from clutch.workloads.experiment.config.crossing import cross_notices, cross_problems, draw_once
 from clutch.workloads.experiment.config.methods import argv_of, search_of
 from clutch.workloads.experiment.config.model_base import size_in
@@ -108,7 +108,7 @@ def kind_of_slots(written: WrittenExperiment, kinds: tuple[str, ...]) -> str:
     """Of a trial: as it says, else CUDA where the pool has it, else what the pool has."""
     if written.resources.kind is not None:
         return written.resources.kind
-    return CUDA if CUDA in kinds or not kinds else kinds[0]
+    return usual_kind(kinds)
 
 
 def _refuse(problems: list[Problem], subject: str) -> None:
