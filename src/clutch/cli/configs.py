@@ -73,3 +73,17 @@ def overlaid(config: dict[str, Any], settings: Sequence[str], option: str = "--s
             place = inner
         place[parts[-1]] = config_in(f"value: {text}" if text else "value: ''", option)["value"]
     return config
+
+
+def left_behind(path: Path, said: dict[str, Any]) -> str:
+    """What to say when no folder goes along, though a file that the trials shall run lies beside their configuration.
+    Empty if there is none, or if an image may have it."""
+    entrypoint, environment = said.get("entrypoint"), said.get("environment")
+    words = entrypoint.split() if isinstance(entrypoint, str) else entrypoint if isinstance(entrypoint, list) else []
+    if isinstance(environment, dict) and environment.get("image"):
+        return ""
+    for word in words:
+        if isinstance(word, str) and not word.startswith("-") and (path.parent / word).is_file():
+            again = f"clutch experiment create {path} {path.parent}"
+            return f"{word} does not go along, its trials begin in an empty folder. To take it: {again}"
+    return ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable
+from inspect import Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -27,9 +28,27 @@ Times = Annotated[bool, typer.Option("--times", "-t", help="Say when each line w
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
 
-def line_filters(
-    *, tail: int, since: str, until: str, grep: str, ignore_case: bool, stream: str, level: str
-) -> Filters:
+class Shown(NamedTuple):
+    """Which lines are meant, and how they are written."""
+
+    follow: bool
+    filters: Filters
+    times: bool
+    as_json: bool
+
+
+def _shown(
+    follow: Follow = False,
+    tail: Tail = 0,
+    since: Since = "",
+    until: Until = "",
+    grep: Grep = "",
+    ignore_case: IgnoreCase = False,
+    stream: Stream = "",
+    level: Level = "",
+    times: Times = False,
+    as_json: JsonLines = False,
+) -> Shown:
     from clutch.sdk.wish import parse_moment
     from clutch.wire.output import LEVELS
 
@@ -38,7 +57,7 @@ def line_filters(
     if level and level not in LEVELS:
         raise BadRequest(f"there is no level {level!r}", object="--level", next_step=f"Write {', '.join(LEVELS)}.")
     now = time.time()
-    return {
+    filters: Filters = {
         "tail": tail,
         "since": parse_moment(since, now) if since else None,
         "until": parse_moment(until, now) if until else None,
@@ -47,21 +66,37 @@ def line_filters(
         "streams": (stream,) if stream else (),
         "level": level or None,
     }
+    return Shown(follow, filters, times, as_json)
 
 
-def print_lines(lines: Iterable[OutputLine], *, mark: bool, times: bool, as_json: bool) -> None:
+def with_line_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the options of ``_shown`` behind its own, and is given what they say as ``shown``."""
+    own = [one for one in signature(command, eval_str=True).parameters.values() if one.name != "shown"]
+    options = signature(_shown, eval_str=True).parameters
+
+    def whole(**given: Any) -> None:
+        shown = _shown(**{name: given.pop(name) for name in options})
+        command(**given, shown=shown)
+
+    whole.__doc__ = command.__doc__
+    whole.__signature__ = Signature([*own, *options.values()])  # type: ignore[attr-defined]  # what typer reads
+    whole.__annotations__ = {one.name: one.annotation for one in (*own, *options.values())}
+    return whole
+
+
+def print_lines(lines: Iterable[OutputLine], shown: Shown, *, mark: bool) -> None:
     """Lines to where they belong, until Ctrl-C. ``mark``: each with its trial before it."""
     from clutch.cli.printing import line_text
 
     try:
         for line in lines:
-            if as_json:
+            if shown.as_json:
                 import msgspec
 
                 typer.echo(msgspec.json.encode(line).decode())
                 continue
             out = sys.stderr if line.stream == "stderr" or line.kind != "line" else sys.stdout
-            out.write(line_text(line, times=times, whose=whose(line) if mark else ""))
+            out.write(line_text(line, times=shown.times, whose=whose(line) if mark else ""))
             out.flush()
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clutch.cli import experiment_logs as logs_of
+from clutch.cli.experiment_logs import Shown, print_lines, with_line_options
 from clutch.cli.lists import Json, Watch, screen_width, show, show_list
 from clutch.cli.where import connect
 from clutch.wire.errors import BadRequest, ClutchError
@@ -45,8 +45,12 @@ def create(
     detach: Detach = False,
 ) -> None:
     """Submit an experiment and follow it. Without a folder its trials have no code but their image's."""
+    from clutch.cli.configs import left_behind
+
     with connect(context) as client:
         wanted = _wanted(config, setting, template=template, workspace=workspace, project=project)
+        if code is None and (said := left_behind(config, wanted.config)):
+            typer.echo(f"clutch: {said}", err=True)
         wanted = _with(wanted, paused=paused, key=key, code=_upload(client, code))
         raise typer.Exit(submit_and_follow(client, wanted, detach=detach or paused))
 
@@ -212,28 +216,17 @@ def why(context: typer.Context, experiment: One, as_json: Json = False) -> None:
 
 
 @app.command("logs")
+@with_line_options
 def logs(
     context: typer.Context,
     experiment: One,
+    shown: Shown,
     trial: Annotated[list[int] | None, typer.Option("--trial", min=1, help="Only of this trial; repeatable.")] = None,
-    follow: logs_of.Follow = False,
-    tail: logs_of.Tail = 0,
-    since: logs_of.Since = "",
-    until: logs_of.Until = "",
-    grep: logs_of.Grep = "",
-    ignore_case: logs_of.IgnoreCase = False,
-    stream: logs_of.Stream = "",
-    level: logs_of.Level = "",
-    times: logs_of.Times = False,
-    as_json: logs_of.JsonLines = False,
 ) -> None:
-    """Show what the trials of an experiment printed, all of them by time, each line marked with its trial."""
-    filters = logs_of.line_filters(
-        tail=tail, since=since, until=until, grep=grep, ignore_case=ignore_case, stream=stream, level=level
-    )
+    """Show what its trials printed, by time, each line marked with its trial."""
     with connect(context) as client:
-        lines = client.experiment(experiment).output(follow=follow, trials=tuple(trial or ()), **filters)
-        logs_of.print_lines(lines, mark=len(trial or ()) != 1, times=times, as_json=as_json)
+        lines = client.experiment(experiment).output(follow=shown.follow, trials=tuple(trial or ()), **shown.filters)
+        print_lines(lines, shown, mark=len(trial or ()) != 1)
 
 
 # -- moving ------------------------------------------------------------------------------------------------------
@@ -378,7 +371,7 @@ def compare(
     context: typer.Context,
     experiments: Many,
     metric: Annotated[str, typer.Option("--metric", "-m", help="Which metric; each one's own if not given.")] = "",
-    group: Annotated[str, typer.Option("--group", "-g", help="training, validation, or another.")] = "validation",
+    group: Annotated[str, typer.Option("--group", "-g", help="validation, training, or another.")] = "",
     as_json: Json = False,
 ) -> None:
     """Compare experiments (by their best trials) or the trials of one: values, hyperparameters, curves."""

@@ -1,6 +1,7 @@
 """Why nothing is to be seen: what a task waits for while it has not printed, and that its master is away.
 
-Said to people only, on a terminal, and only when it takes long.
+Said to people, on a terminal, when it takes a while. Elsewhere only what a task waits for, when that takes long: who
+looks into a log finds the reason, and a short wait leaves no trace.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from clutch.sdk.task import Task
 
 SAID_AFTER_S = 2.0
+SAID_QUIETLY_AFTER_S = 15.0
 LOOK_S = 3.0
 
 
@@ -32,16 +34,14 @@ class Notices:
         self._looking = threading.Thread(target=self._look, name="clutch-notices")
 
     def __enter__(self) -> Self:
-        if self._loud:
-            self._looking.start()
+        self._looking.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
-        if self._loud:
-            self._looking.join()
+        self._looking.join()
 
     def came(self) -> None:
         """A line came: there is nothing to explain."""
@@ -58,7 +58,7 @@ class Notices:
 
     def _look(self) -> None:
         said = ""
-        wait_s = SAID_AFTER_S
+        wait_s = SAID_AFTER_S if self._loud else SAID_QUIETLY_AFTER_S
         while not self._done.wait(wait_s):
             wait_s = LOOK_S
             try:
@@ -68,12 +68,12 @@ class Notices:
             doing = [member.doing for member in detail.members if member.doing]
             if detail.waiting is not None:
                 reason = f"waits: {detail.waiting.code}: {detail.waiting.detail}"
-            elif doing:
-                reason = doing[0]
-            elif detail.task.state == TaskState.RUNNING:
+            elif not doing and detail.task.state == TaskState.RUNNING:
                 return
+            elif not self._loud:
+                continue
             else:
-                reason = detail.task.state
+                reason = doing[0] if doing else detail.task.state
             if reason != said and not self._done.is_set():
                 typer.echo(f"clutch: {self._task.id} {reason}", err=True)
                 said = reason

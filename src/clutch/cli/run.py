@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +17,21 @@ from clutch.wire.errors import BadRequest
 
 if TYPE_CHECKING:
     from clutch.sdk.client import Client
+    from clutch.sdk.task import Task
     from clutch.sdk.wish import Wish
 
 app = typer.Typer(rich_markup_mode=None)
 STREAM_PATIENCE_S = 30.0
 SAID_AFTER_S = 1.0
 """An upload that takes longer than this says how far it is."""
+ONLY_IN_SEARCH = ("trials", "metric", "maximize", "method", "max_time", "concurrent")
+NOT_IN_SEARCH = ("count", "on_node_lost", "exclude")
+OF_TRIALS = {
+    "slots": "slots", "kind": "kind", "cpus": "cpus", "memory": "memory", "env": "environment", "secret": "secrets",
+    "image": "image", "mount": "mounts", "expose": "ports", "leave_within": "leave_within_s", "launch": "launch",
+    "preemptible": "preemptible",
+}  # fmt: skip
+"""Options that each trial of a search has too, and their words in a wish."""
 
 
 @app.command("run", context_settings={"allow_interspersed_args": False})
@@ -30,7 +41,7 @@ def run(
     slots: Annotated[
         int | None, typer.Option("--slots", "-s", min=0, help="Devices for each member; 0, or 1 for a trial.")
     ] = None,
-    kind: Annotated[str, typer.Option("--kind", help="Kind of device: cuda, rocm, cpu or artificial.")] = "cuda",
+    kind: Annotated[str, typer.Option("--kind", help="cuda, rocm, cpu or artificial; else what the pool has.")] = "",
     cpus: Annotated[float, typer.Option("--cpus", min=0, help="CPUs for each member.")] = 0.0,
     memory: Annotated[str, typer.Option("--memory", "-m", help="Memory for each member: 512M, 16GiB.")] = "0",
     count: Annotated[int, typer.Option("--count", "-c", min=1, help="So many members, started together.")] = 1,
@@ -67,8 +78,9 @@ def run(
 ) -> None:
     """Run a command on the cluster and show what it prints, as if it ran here.
 
-    The working directory is uploaded but for what .clutchignore names. The exit code is the command's own. With
-    --search it becomes an experiment: many trials of the same program, each with other hyperparameters.
+    The working directory is uploaded but for what .clutchignore names; a Python file of it is run by Python. The exit
+    code is the command's own. With --search it becomes an experiment: many trials of the same program, each with other
+    hyperparameters.
     """
     from clutch.sdk.wish import parse_variable
 
@@ -79,29 +91,40 @@ def run(
         "max_restarts": max_restarts, "on_node_lost": on_node_lost, "leave_within_s": leave_within,
         "preemptible": preemptible, "excluded_nodes": exclude or (), "launch": launch,
     }  # fmt: skip
+    folder = None if no_code else code
     if search:
         wanted = {
             "hyperparameters": search, "trials": trials, "method": method, "metric": metric, "maximize": maximize,
             "max_time": max_time, "concurrent": concurrent,
         }  # fmt: skip
-        folder = None if no_code else code
-        raise typer.Exit(run_search(context, command, folder, wanted, {**wish, "slots": slots}, detach))
-    _need_search(context)
+        _refuse(context, NOT_IN_SEARCH, "a trial has none of its own", "Leave it out.")
+        raise typer.Exit(run_search(context, command, folder, wanted, _of_trials(context, wish), detach))
+    step = "Say what to search: --search 'lr=log(1e-5,1e-1)'."
+    _refuse(context, ONLY_IN_SEARCH, "it belongs to a search, and there is none", step)
+    from clutch.cli.searching import as_program
+
     with connect(context) as client:
-        digest = "" if no_code else upload(client, code)
-        raise typer.Exit(submit_and_stay(client, command, digest, wish, detach=detach))
+        digest = upload(client, folder) if folder is not None else ""
+        raise typer.Exit(submit_and_stay(client, as_program(command, folder), digest, wish, detach=detach))
 
 
-def _need_search(context: typer.Context) -> None:
-    """What only means something with --search is not ignored without it."""
-    for name in ("trials", "metric", "maximize", "method", "max_time", "concurrent"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise BadRequest(
-                "it belongs to a search, and there is none",
-                object=f"--{name.replace('_', '-')}",
-                next_step="Say what to search: --search 'lr=log(1e-5,1e-1)'.",
-            )
+def _said(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse(context: typer.Context, names: tuple[str, ...], cause: str, step: str) -> None:
+    """What means nothing here is not ignored."""
+    for name in names:
+        if _said(context, name):
+            raise BadRequest(cause, object=f"--{name.replace('_', '-')}", next_step=step)
+
+
+def _of_trials(context: typer.Context, wish: Wish) -> dict[str, Any]:
+    """What was said about trials: a default of a command is none of theirs."""
+    said = {option: word for option, word in OF_TRIALS.items() if _said(context, option)}
+    always = ("name", "pool", "priority", "workspace", "project", "max_restarts")
+    return {word: wish[word] for word in (*said.values(), *always)}  # type: ignore[literal-required]  # words of Wish
 
 
 def run_search(
@@ -117,7 +140,7 @@ def run_search(
     from clutch.cli.searching import Search, config_of
     from clutch.wire.experiment_api import SubmitExperiment
 
-    config = config_of(command, Search(**search), wish)
+    config = config_of(command, Search(**search), wish, code)
     with connect(context) as client:
         digest = upload(client, code) if code is not None else ""
         about = {"workspace": wish["workspace"], "project": wish["project"], "code": digest}
@@ -143,7 +166,7 @@ def upload(client: Client, folder: Path) -> str:
         return client.upload_packed(packed, progress=tell)
 
 
-def submit_and_stay(client: Client, command: list[str], digest: str, wish: Wish, *, detach: bool) -> int:
+def submit_and_stay(client: Client, command: Sequence[str], digest: str, wish: Wish, *, detach: bool) -> int:
     """Its exit code; 0 once it is submitted, when nobody stays. An interrupt while it is submitted waits until it is
     known what was: no task is left behind unseen."""
     from clutch.cli.attach import Attached, Interrupts, ask_terminal
@@ -162,4 +185,26 @@ def submit_and_stay(client: Client, command: list[str], digest: str, wish: Wish,
         code = Attached(task, ask, interrupts, labels=wish.get("count", 1) > 1).stay()
     if code is None:
         typer.echo(f"clutch: {task.id} goes on; 'clutch logs -f {task.id}' shows it again", err=True)
+    elif code == 0 and ask is not None and "python" in command[0]:
+        _tell_search(task, command)
     return code or 0
+
+
+def _tell_search(task: Task, command: Sequence[str]) -> None:
+    """To people whose program said how good it is: that it could be searched."""
+    from clutch.cli.curves import number
+    from clutch.sdk import experiment_calls as calls
+    from clutch.wire.errors import ClutchError
+    from clutch.wire.metrics import VALIDATION
+
+    try:
+        series = task.client.perform(calls.task_metrics(task.id, group=VALIDATION, points=2)).items
+    except ClutchError:
+        return  # it has done what was wanted; this is only a hint
+    if not series or not series[0].points:
+        return
+    last = series[0].points[-1].value
+    said = last if isinstance(last, str) else number(last)
+    words = shlex.join(command[1:] if command[0] == "python" else command)
+    typer.echo(f"clutch: its {series[0].name} is {said}. To try many values of a hyperparameter:", err=True)
+    typer.echo(f"  clutch run --search 'NAME=log(1e-5,1e-1)' --metric {series[0].name} {words}", err=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,8 +28,12 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     concurrent: int = 0
 
 
-def config_of(command: Sequence[str], search: Search, wish: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of an experiment that runs this command with each choice of hyperparameters."""
+def config_of(
+    command: Sequence[str], search: Search, wish: dict[str, Any], folder: Path | None = None
+) -> dict[str, Any]:
+    """The configuration of an experiment that runs this command with each choice of hyperparameters. ``wish``: what was
+    said of its trials; what was not is left to the defaults of its workspace."""
+    from clutch.sdk.wish import parse_size
     from clutch.workloads.experiment.config.options import search_options
 
     if not command:
@@ -44,27 +50,56 @@ def config_of(command: Sequence[str], search: Search, wish: dict[str, Any]) -> d
         )
     config: dict[str, Any] = {
         "name": wish["name"] or command[-1].rpartition("/")[2] or "search",
-        "entrypoint": list(as_program(command)),
+        "entrypoint": list(as_program(command, folder, needed=True)),
         "hyperparameters": hyperparameters,
         "searcher": _searcher(search, is_grid=_is_grid(ranges)),
         "resources": {"resource_pool": wish["pool"], "priority": wish["priority"]},
         "max_restarts": wish["max_restarts"],
     }
-    if wish["slots"] is not None:
-        config["resources"]["slots_per_trial"] = wish["slots"]
-    if wish["launch"]:
+    resources = {"slots_per_trial": "slots", "kind": "kind", "cpus": "cpus"}
+    config["resources"] |= {field: wish[word] for field, word in resources.items() if word in wish}
+    if "memory" in wish:
+        config["resources"]["memory"] = parse_size(wish["memory"])
+    surroundings = {"environment_variables": "environment", "image": "image", "secrets": "secrets"}
+    environment = {field: wish[word] for field, word in surroundings.items() if wish.get(word)}
+    if wish.get("ports"):
+        environment["proxy_ports"] = [{"proxy_port": port} for port in wish["ports"]]
+    if environment:
+        config["environment"] = environment
+    if wish.get("mounts"):
+        config["bind_mounts"] = [_bind_mount(text) for text in wish["mounts"]]
+    if wish.get("launch"):
         own = ":" in wish["launch"]
         config["launch"] = {"name": "class", "class": wish["launch"]} if own else wish["launch"]
-    if wish["environment"]:
-        config["environment"] = {"environment_variables": wish["environment"]}
-    if wish["image"]:
-        config.setdefault("environment", {})["image"] = wish["image"]
-    return config
+    trial = {"preemptible": "preemptible", "preemption_timeout": "leave_within_s"}
+    return config | {field: wish[word] for field, word in trial.items() if word in wish}
 
 
-def as_program(command: Sequence[str]) -> tuple[str, ...]:
-    """A Python file is run by Python."""
-    return ("python", *command) if command[0].endswith(PYTHON) else tuple(command)
+def _bind_mount(text: str) -> dict[str, Any]:
+    from clutch.sdk.wish import parse_mount
+
+    mount = parse_mount(text)
+    return {"host_path": mount.source, "container_path": mount.target, "read_only": mount.read_only}
+
+
+def as_program(command: Sequence[str], folder: Path | None, *, needed: bool = False) -> tuple[str, ...]:
+    """A Python file of the folder that goes along is run by Python, unless it is named with its path and executable.
+    ``needed``: whatever is called like one must be there."""
+    name = command[0] if command else ""
+    if not name.endswith(PYTHON):
+        return tuple(command)
+    if folder is not None and not Path(name).is_absolute():
+        file = folder / name
+        if not file.is_file():
+            if not needed:
+                return tuple(command)  # a command that the node has, for all we know
+            step = "Name one that is there, or say with --code in which folder it is."
+            raise BadRequest(f"there is no such file in {folder.absolute()}", object=name, next_step=step)
+        if "/" in name and os.access(file, os.X_OK):
+            return tuple(command)
+    elif not needed:
+        return tuple(command)
+    return ("python", *command)
 
 
 def axes(hyperparameters: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clutch.cli import experiment_logs as logs_of
+from clutch.cli.experiment_logs import Shown, print_lines, with_line_options
 from clutch.cli.lists import Json, Watch, screen_width, show, show_list
 from clutch.cli.where import connect
 from clutch.wire.errors import BadRequest
@@ -68,27 +68,12 @@ def show_trial(
 
 
 @app.command("logs")
-def logs(
-    context: typer.Context,
-    trial: One,
-    follow: logs_of.Follow = False,
-    tail: logs_of.Tail = 0,
-    since: logs_of.Since = "",
-    until: logs_of.Until = "",
-    grep: logs_of.Grep = "",
-    ignore_case: logs_of.IgnoreCase = False,
-    stream: logs_of.Stream = "",
-    level: logs_of.Level = "",
-    times: logs_of.Times = False,
-    as_json: logs_of.JsonLines = False,
-) -> None:
+@with_line_options
+def logs(context: typer.Context, trial: One, shown: Shown) -> None:
     """Show what a trial printed, over all its starts."""
-    filters = logs_of.line_filters(
-        tail=tail, since=since, until=until, grep=grep, ignore_case=ignore_case, stream=stream, level=level
-    )
     with connect(context) as client:
-        lines = client.trial(trial).output(follow=follow, **filters)
-        logs_of.print_lines(lines, mark=False, times=times, as_json=as_json)
+        lines = client.trial(trial).output(follow=shown.follow, **shown.filters)
+        print_lines(lines, shown, mark=False)
 
 
 @app.command("stop")

@@ -215,7 +215,7 @@ def test_one_that_cannot_run_says_so_by_itself(admin: User, folder: Path) -> Non
     watching = admin.start("experiment", "watch", "large")
     assert watching.stderr is not None
     said = watching.stderr.readline().decode()
-    assert "nothing runs yet" in said and "wants 500" in said, said
+    assert "nothing runs now" in said and "wants 500" in said, said
     admin.run("experiment", "kill", "large")
     finish(watching)
 

@@ -78,13 +78,20 @@ def test_what_is_left_out_and_what_is_too_large_is_said(admin: User) -> None:
 
 def test_environment_and_options_reach_the_task(admin: User, cluster: Cluster) -> None:
     command = ["sh", "-c", "echo $GREETING; echo $CLUTCH_ROLE $CLUTCH_RANK"]
-    options = ["--env", "GREETING=hello there", "--name", "greeter", "--slots", "1", "--kind", "artificial"]
+    options = ["--env", "GREETING=hello there", "--name", "greeter", "--slots", "1"]  # of the kind that the pool has
     out = admin.run("run", "--no-code", *options, "--cpus", "0.5", "--memory", "64M", "--priority", "7", "--", *command)
     assert out.stdout == b"hello there\nmain 0\n"
     task = cluster.client.perform(calls.get_task("greeter"))
     assert task.task.priority == 7
     assert task.program is not None
     assert task.program.environment == {"GREETING": "hello there"}
+
+
+def test_a_python_file_of_the_folder_needs_no_word_before_it(admin: User, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("import sys; print('hello', *sys.argv[1:])")
+    assert admin.run("run", "--code", str(tmp_path), "hello.py", "you").stdout == b"hello you\n"
+    bad = admin.run("run", "--code", str(tmp_path), "--search", "a=int(1,2)", "other.py", code=2)
+    assert b"other.py: there is no such file in" in bad.stderr
 
 
 def test_several_members_are_told_apart(admin: User) -> None:
