@@ -110,6 +110,42 @@ def delete(
             typer.echo(f"{checkpoint}: its files are being deleted")
 
 
+@app.command("metadata")
+def metadata(
+    context: typer.Context,
+    checkpoint: One,
+    values: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE, from now on; a VALUE that is JSON is meant so.")
+    ] = None,
+    names: Annotated[list[str] | None, typer.Option("--remove", help="A NAME that is said no more.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is said of a checkpoint, or change it. Both options are repeatable."""
+    import msgspec
+
+    from clutch.sdk import experiment_calls as calls
+    from clutch.wire.errors import BadRequest
+    from clutch.wire.experiment_api import ChangeMetadata
+    from clutch.wire.metadata import meant
+
+    said = {}
+    for pair in values or ():
+        name, equals, word = pair.partition("=")
+        if not name or not equals:
+            raise BadRequest(f"{pair!r} is not NAME=VALUE", object="--set", next_step="Say e.g. --set epoch=3.")
+        said[name] = meant(word)
+    with connect(context) as client:
+        if said or names:
+            change = ChangeMetadata(set=said, remove=tuple(names or ()))
+            detail = client.perform(calls.change_checkpoint_metadata(checkpoint, change))
+        else:
+            detail = client.checkpoint(checkpoint).detail()
+    if as_json:
+        typer.echo(msgspec.json.encode({name: meant(word) for name, word in detail.metadata.items()}).decode())
+    elif detail.metadata:
+        typer.echo(facts(list(detail.metadata.items())))
+
+
 @app.command("share")
 def share_folder(
     folder: Annotated[Path, typer.Argument(help="A folder on this machine; made if it is not there.")],

@@ -43,6 +43,11 @@ def frame_of(curves: Sequence[Curve]) -> Frame | None:
     return Frame(left, right if right > left else left + 1.0, low, high)
 
 
+def are_curves(curves: Sequence[Curve]) -> bool:
+    """Whether there is anything to see: points at more than one step."""
+    return len({x for curve in curves for x, y in curve.points if _drawable(x, y)}) > 1
+
+
 def _drawable(x: float, y: float) -> bool:
     """Whether a point has a place; beyond 1e300 differences would be infinite."""
     return abs(x) < 1e300 and abs(y) < 1e300

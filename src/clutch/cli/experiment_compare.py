@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from clutch.cli.curves import Curve, number, plot
+from clutch.cli.curves import Curve, are_curves, number, plot
 from clutch.cli.experiment_render import COLOURS
 from clutch.cli.lists import Column, coloured, screen_width, table
+from clutch.wire.metrics import TRAINING, VALIDATION
 
 if TYPE_CHECKING:
     from clutch.sdk.client import Client
@@ -26,6 +27,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
+    group: str
+    """Of ``points``."""
     metric: str
     best: float | None
     best_step: int
@@ -34,7 +37,16 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compared(client: Client, names: Sequence[str], metric: str, group: str) -> list[Compared]:
-    """The best trial of each experiment; of one experiment alone, its best trials."""
+    """The best trial of each experiment; of one experiment alone, its best trials. Without a group: validations, or
+    where each trial has validated only once, what it reported while it trained."""
+    found = _read(client, names, metric, group or VALIDATION)
+    if group or are_curves(_curves(found, False)):
+        return found
+    trained = _read(client, names, metric, TRAINING)
+    return trained if are_curves(_curves(trained, False)) else found
+
+
+def _read(client: Client, names: Sequence[str], metric: str, group: str) -> list[Compared]:
     found = []
     for name in names:
         experiment = client.experiment(name)
@@ -48,6 +60,7 @@ def compared(client: Client, names: Sequence[str], metric: str, group: str) -> l
                 Compared(
                     name=f"{view.name} {trial.key}" if len(names) > 1 else f"trial {trial.trial}",
                     state=trial.state,
+                    group=group,
                     metric=wanted,
                     best=trial.best if trial.has_best else None,
                     best_step=trial.best_step,
@@ -61,9 +74,7 @@ def compared(client: Client, names: Sequence[str], metric: str, group: str) -> l
 def compared_text(found: Sequence[Compared]) -> str:
     """Curves above, values and what differs in the hyperparameters below."""
     colour = coloured()
-    curves = [
-        Curve(one.points, COLOURS[place % len(COLOURS)] if colour else "") for place, one in enumerate(found)
-    ]  # fmt: skip
+    curves = _curves(found, colour)
     differing = _differing(found)
     columns = [
         Column("what", lambda one: one.name),
@@ -72,8 +83,16 @@ def compared_text(found: Sequence[Compared]) -> str:
         Column("at", lambda one: one.best_step if one.best is not None else "", 2, True),
         *(Column(name, _hparam(name), 1, True) for name in differing),
     ]
-    size = shutil.get_terminal_size()
-    return "\n".join([*plot(curves[::-1], size.columns - 1, 12), "", *table(found, columns, screen_width(), colour)])
+    rows = table(found, columns, screen_width(), colour)
+    if not are_curves(curves):
+        return "\n".join(rows)
+    what = ", ".join(dict.fromkeys(f"{one.group}/{one.metric}" for one in found))
+    drawn = plot(curves[::-1], shutil.get_terminal_size().columns - 1, 12)
+    return "\n".join([f"{what} by step", *drawn, "", *rows])
+
+
+def _curves(found: Sequence[Compared], colour: bool) -> list[Curve]:
+    return [Curve(one.points, COLOURS[place % len(COLOURS)] if colour else "") for place, one in enumerate(found)]
 
 
 def _hparam(path: str) -> Callable[[Any], object]:

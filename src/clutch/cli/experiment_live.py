@@ -82,12 +82,18 @@ class Waits:
         if view.trials_running or view.state != "active" or view.trials == view.trials_ended:
             self._since, self._told = time.monotonic(), False
         elif not self._told and time.monotonic() - self._since > WAIT_TOLD_S:
-            from clutch.sdk import experiment_calls as calls
-
-            self._told = True
-            why = self._found.client.perform(calls.why_experiment(self._found.id))
-            return f"nothing runs yet. {why.story[0] if why.story else why.sentence}"
+            return self._reason(view)
         return ""
+
+    def _reason(self, view: ExperimentView) -> str:
+        from clutch.sdk import experiment_calls as calls
+
+        if view.trials and next(iter(self._found.trials(state="queued", limit=1)), None) is None:
+            self._since = time.monotonic()  # the last ones are on their way out, which needs no words
+            return ""
+        self._told = True
+        why = self._found.client.perform(calls.why_experiment(self._found.id))
+        return f"nothing runs now. {why.story[0] if why.story else why.sentence}"
 
 
 def _screen(found: Experiment) -> ExperimentView:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clutch.cli.curves import Curve, bar, number, plot
+from clutch.cli.curves import Curve, are_curves, bar, number, plot
 from clutch.cli.lists import Column, ago, facts, moment, span, table
 from clutch.wire.experiments import trial_of
 
@@ -66,7 +66,7 @@ WORKLOADS = (
     Column("run", lambda row: row.epoch or "", 4, True),
     Column("when", lambda row: moment(row.at), 3),
     Column("took", lambda row: span(row.done_at - row.at) if row.done_at > row.at else "", 5, True),
-    Column("value", lambda row: row.value),
+    Column("value", lambda row: _shortened(row.value)),
 )
 CHECKPOINTS = (
     Column("id", lambda row: row.key),
@@ -79,6 +79,14 @@ CHECKPOINTS = (
     Column("storage", lambda row: row.storage or "workspace", 6),
     Column("age", lambda row: ago(row.committed_at, time.time()), 4, True),
 )
+
+
+def _shortened(text: str) -> str:
+    """A number in few characters; any other word as it is."""
+    try:
+        return number(float(text))
+    except (ValueError, OverflowError):  # a word; an infinity or NaN, which are short already
+        return text
 
 
 def hparams_text(text: str) -> str:
@@ -165,7 +173,8 @@ def live_lines(
         head.append(view.detail)
     room = max(0, height - len(head) - 3)
     tall = min(12, room // 2) if room >= 10 else 0
-    drawn = plot(curves_of(order, series, colour), width - 1, tall) if tall else []
+    curves = curves_of(order, series, colour)
+    drawn = plot(curves, width - 1, tall) if tall and are_curves(curves) else []
     rows = table(order[: max(1, room - len(drawn))], TRIALS, width, colour)
     return [*head, "", *drawn, *([""] if drawn else []), *rows]
 

@@ -12,6 +12,8 @@ from typer.main import get_group
 
 from clutch.cli.reading import lighten
 
+SENTENCE_MAX = 300
+
 
 class Said:
     """What was said about the cluster on the command line, before or behind the command's name."""
@@ -70,10 +72,24 @@ def _load(name: str, lazy: Lazy) -> Any:
     group = get_group(found)
     command = group if lazy.group else group.commands[name]
     command.name = name
+    if lazy.group:
+        command.help = command.help or lazy.help
+        _list_whole(command)
     if lazy.cluster:
         add_place(command)
     _lighten(command)
     return command
+
+
+def _list_whole(group: Any) -> None:
+    """Its help says the first sentence of each command to its end, over several lines where it must."""
+
+    def format_commands(context: Any, formatter: Any) -> None:
+        rows = [(name, one.get_short_help_str(SENTENCE_MAX)) for name, one in group.commands.items() if not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    group.format_commands = format_commands
 
 
 def _lighten(command: Any) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from clutch.cli.lists import Column, Json, facts, moment, screen_width, show_list, table
 from clutch.cli.where import connect
-from clutch.wire.errors import BadRequest
+from clutch.wire.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     from clutch.sdk.client import Client
@@ -199,7 +199,11 @@ def register(
 
     metrics = metrics_of(metric)
     with connect(context) as client:
-        found, _ = found_model(client, workspace, model)
+        try:
+            found, _ = found_model(client, workspace, model)
+        except NotFound as error:
+            step = f"'clutch model create {model}' makes it."
+            raise NotFound(error.cause, object=error.object, next_step=step) from None
         asked = RegisterVersion(
             checkpoint=client.checkpoint(checkpoint).id,
             name=name,

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.cli.curves import BLANK, SPARKS, Curve, bar, frame_of, number, plot, spark
+from clutch.cli.curves import BLANK, SPARKS, Curve, are_curves, bar, frame_of, number, plot, spark
 
 
 def test_a_rising_line_goes_from_the_lower_left_to_the_upper_right() -> None:
@@ -23,6 +23,12 @@ def test_a_rising_line_goes_from_the_lower_left_to_the_upper_right() -> None:
 def test_nothing_is_drawn_of_nothing() -> None:
     assert plot([Curve([])], 30, 4) == []
     assert plot([Curve([(1, math.nan), (2, math.inf)])], 30, 4) == []
+
+
+def test_points_at_one_step_are_no_curve() -> None:
+    assert not are_curves([Curve([(30, 1.0)]), Curve([(30, 2.0)]), Curve([])])
+    assert not are_curves([Curve([(30, 1.0), (31, math.nan)])])
+    assert are_curves([Curve([(30, 1.0)]), Curve([(30, 2.0), (31, 2.0)])])
 
 
 def test_one_value_has_a_frame_around_it() -> None:

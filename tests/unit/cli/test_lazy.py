@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import typer
+import typer.testing
 from typer.core import TyperGroup
 
 from clutch.cli.main import TABLE, app
@@ -22,7 +23,10 @@ def test_every_row_leads_to_a_command(name: str) -> None:
     command = ROOT.commands[name]
     assert command.name == name
     assert isinstance(command, TyperGroup) == TABLE[name].group
-    assert command.help or TABLE[name].group
+    assert command.help
+    if TABLE[name].group:
+        help = typer.testing.CliRunner().invoke(app, [name, "--help"]).stdout
+        assert "..." not in help.partition("Commands:")[2], "no sentence is cut off"
 
 
 def test_help_names_every_command_and_loads_none() -> None:
