@@ -18,6 +18,7 @@ import json
 import math
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -88,6 +89,7 @@ class LocalOutlet:
         self._folder = folder
         self._say = say
         self._failed = False
+        self._took = False
 
     def take(self, points: list[Point]) -> None:
         lines = [
@@ -97,6 +99,7 @@ class LocalOutlet:
         try:
             with (self._folder.made() / METRICS).open("a") as file:
                 file.write("\n".join(lines) + "\n")
+            self._took = True
         except OSError as error:
             if not self._failed:
                 self._say(f"reports are not written: {error}")
@@ -109,7 +112,9 @@ class LocalOutlet:
         return True
 
     def close(self, within_s: float) -> None:
-        return
+        """Whoever sits before it is told where to look; a log or a pipe is not."""
+        if self._took and sys.stderr.isatty():
+            self._say(f"what it reported is in {self._folder.path}")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -96,9 +96,9 @@ def the_one(prefix: str, found: Sequence[str], what: str) -> str:
     if prefix in found:
         return prefix
     if not found:
-        raise NotFound(
-            "there is no such thing, or you may not see it", object=what, next_step="Look at the list of what there is."
-        )
+        kind = what.split()[0]
+        step = f"'clutch {kind} list' shows those there are."
+        raise NotFound(f"there is no such {kind}, or you may not see it", object=what, next_step=step)
     if len(found) > 1:
         shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
         raise BadRequest(f"several begin so: {shown}", object=what, next_step="Say more of its name.")
