@@ -9,7 +9,7 @@ SEEDS ?= 0-999
 RAFT_SEEDS ?= 0-9999
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak stores check sim sim-consensus bench clean
+.PHONY: help setup demo test soak explore stores check sim sim-consensus bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -26,6 +26,9 @@ test: setup ## every test that takes seconds, in parallel
 
 soak: setup ## the tests that take minutes: chaos with real processes, kills and cut networks
 	@CLUTCH_BARS=strict $(BIN)/pytest -n $(JOBS) --dist worksteal -m slow --timeout 400
+
+explore: setup ## property tests with new examples, many more of them
+	@CLUTCH_EXAMPLES=explore $(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow" tests/unit --timeout 900
 
 stores: setup ## the suite of blobs on real HDFS and Azure servers, its quick part
 	@$(BIN)/pytest -q -m slow tests/conformance/test_blobs_hdfs.py tests/conformance/test_blobs_azure.py -k "test_hdfs[ or test_azure[ or killed_upload"

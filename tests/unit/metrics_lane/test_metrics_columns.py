@@ -1,7 +1,9 @@
 """Columns, reductions and digests of any points: what goes in comes out, and what is known of it is true."""
 
 import math
+import sys
 import zlib
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -114,13 +116,20 @@ def test_digests_join_to_that_of_all(parts: list[list[float]]) -> None:
     assert (whole.count, whole.low, whole.high, whole.value) == (len(every), min(every), max(every), every[-1])
 
 
-@pytest.mark.parametrize("values", [[1.7e308] * 4, [1.7e308, -1.7e308, 1.7e308], [2**63 - 1] * 3])
+LARGEST = sys.float_info.max
+
+
+@pytest.mark.parametrize(
+    "values", [[1.7e308] * 4, [1.7e308, -1.7e308, 1.7e308], [2**63 - 1] * 3, [LARGEST] * 3, [-LARGEST] * 7]
+)
 def test_the_mean_of_huge_numbers_is_a_number(values: list[float]) -> None:
     one = digest_of(range(len(values)), [0.0] * len(values), values)
     both = joined(one, one)
     assert one.mean is not None and both.mean is not None
     assert math.isfinite(both.mean)
-    assert math.isclose(both.mean, math.fsum(value / len(values) for value in values), rel_tol=1e-12)
+    exact = sum(Fraction(value) for value in values) / len(values)
+    assert math.isclose(one.mean, exact, rel_tol=1e-12) and math.isclose(both.mean, exact, rel_tol=1e-12)
+    assert joined(both, one).mean == pytest.approx(float(exact), rel=1e-12)
 
 
 @given(POINTS)

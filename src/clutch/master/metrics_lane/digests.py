@@ -40,6 +40,8 @@ class Remembered(msgspec.Struct, frozen=True, array_like=True):
     names: Digests
 
 
+_SMALLER = 64
+"""Powers of two by which numbers are made smaller whose sum is none: more than there are points."""
 _encoder = msgspec.msgpack.Encoder()
 _remembered = msgspec.msgpack.Decoder(Remembered)
 _latest = msgspec.msgpack.Decoder(dict[str, dict[str, tuple[int, float, Value]]])
@@ -60,8 +62,9 @@ def mean_of(numbers: Sequence[float | int]) -> float:
     count = len(numbers)
     try:
         return math.fsum(numbers) / count
-    except OverflowError:
-        return math.fsum(number / count for number in numbers)
+    except OverflowError:  # the mean is a number though the sum is none, and rounding must not carry it beyond
+        smaller = [math.ldexp(number, -_SMALLER) for number in numbers]
+        return math.ldexp(min(max(math.fsum(smaller) / count, min(smaller)), max(smaller)), _SMALLER)
 
 
 def digest_of(steps: Sequence[int], ats: Sequence[float], values: Sequence[Value]) -> Digest:
@@ -85,6 +88,7 @@ def joined(one: Digest, later: Digest) -> Digest:
             # Weighted, since a sum of large numbers is not always a number.
             mean = mean * (one.finite / finite) + later.mean * (later.finite / finite)
             low, high = min(low, later.low), max(high, later.high)
+            mean = min(max(mean, low), high)
     count, first = one.count + later.count, min(one.first_step, later.first_step)
     return Digest(end.step, end.at, end.value, count, first, finite, mean, low, high)
 

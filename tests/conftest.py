@@ -1,0 +1,15 @@
+"""What holds for every test."""
+
+import os
+import signal
+
+from hypothesis import settings
+
+# What is started in the background has SIGINT ignored, and would pass that on to everything a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each run draws the same examples, so that a change is judged by what it changed; ``make explore`` draws new ones.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("CLUTCH_EXAMPLES", "same"))
