@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from clutch.wire.errors import BadRequest, Conflict, NotFound
+from clutch.wire.errors import Conflict, NotFound
+from clutch.wire.metadata import meant
+from clutch.wire.metadata import words as written
 
 if TYPE_CHECKING:
     from clutch.runtime.checkpoint_select import Selector
@@ -276,27 +278,8 @@ class _InBackground:
 
 
 def words(metadata: Mapping[str, Any] | None, step: int) -> dict[str, str]:
-    """A checkpoint's metadata as it is kept: texts. What is not a text is written as JSON, and so is a text that would
-    else be taken for JSON. ``meant`` gives back what was written."""
-    found: dict[str, str] = {}
-    for key, value in (metadata or {}).items():
-        if type(key) is not str or not key:
-            raise BadRequest(f"a key of its metadata is a text, not {key!r:.60}", object=f"checkpoint of step {step}")
-        try:
-            plain = isinstance(value, str) and meant(value) == value
-            found[key] = value if plain else msgspec.json.encode(value).decode()
-        except (TypeError, msgspec.MsgspecError) as error:
-            raise BadRequest(
-                f"its metadata {key!r:.60} cannot be written: {error}", object=f"checkpoint of step {step}"
-            ) from error
-    return found
-
-
-def meant(word: str) -> Any:
-    try:
-        return msgspec.json.decode(word)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return word
+    """A checkpoint's metadata as it is kept."""
+    return written(metadata, f"checkpoint of step {step}")
 
 
 def new_folder(parent: str, prefix: str) -> Path:

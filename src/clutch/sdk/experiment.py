@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,10 +15,11 @@ from clutch.sdk.output import Filters, Follower, output_query
 from clutch.sdk.reading import LOOK_FIRST_S, LOOK_MAX_S, follow_lines, read_lines
 from clutch.sdk.task import Task
 from clutch.wire.errors import NotFound, TimedOut
-from clutch.wire.experiment_api import CheckpointDetail, ExperimentDetail, TrialDetail
+from clutch.wire.experiment_api import ChangeMetadata, CheckpointDetail, ExperimentDetail, TrialDetail
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView, WorkloadView
 from clutch.wire.experiment_words import ContinueExperiment, EditExperiment
 from clutch.wire.experiments import EXPERIMENT_ENDED, TRIAL_ENDED, CheckpointState
+from clutch.wire.metadata import meant
 from clutch.wire.metrics import Series
 from clutch.wire.output import OutputLine
 
@@ -234,6 +235,21 @@ class Checkpoint:
 
         return download(self.client, self.detail(), Path(folder), selector, through_master=through_master)
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What is said of it, as it was given: numbers are numbers, lists are lists."""
+        return _meant(self.detail())
+
+    def add_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Say this of it, any JSON by name; what was said under the same names is replaced. Returns all of it."""
+        return _meant(
+            self.client.perform(calls.change_checkpoint_metadata(self.id, ChangeMetadata(set=dict(metadata))))
+        )
+
+    def remove_metadata(self, *names: str) -> dict[str, Any]:
+        """Say this of it no more. Returns what is left."""
+        return _meant(self.client.perform(calls.change_checkpoint_metadata(self.id, ChangeMetadata(remove=names))))
+
     def delete(self, *globs: str) -> None:
         """Its files, or those that match one of ``globs``. Refused while something holds it."""
         self.client.perform(calls.delete_checkpoint(self.id, globs))
@@ -242,3 +258,7 @@ class Checkpoint:
     def there(self) -> bool:
         """Whether all its files are still there."""
         return self.detail().row.state == CheckpointState.COMMITTED
+
+
+def _meant(detail: CheckpointDetail) -> dict[str, Any]:
+    return {name: meant(word) for name, word in detail.metadata.items()}

@@ -10,6 +10,7 @@ from clutch.wire.api import Page, WhyTask
 from clutch.wire.experiment_api import (
     AnswerSearch,
     BeginDetached,
+    ChangeMetadata,
     CheckpointDetail,
     DetachedBegun,
     ExperimentDetail,
@@ -168,6 +169,10 @@ def delete_checkpoint(checkpoint: str, globs: tuple[str, ...] = ()) -> Call[None
     return Call(
         method="DELETE", path=path("checkpoints", checkpoint), query=pairs({"glob": globs}), repeatable=True
     )  # fmt: skip
+
+
+def change_checkpoint_metadata(checkpoint: str, change: ChangeMetadata) -> Call[CheckpointDetail]:
+    return patch(("checkpoints", checkpoint, "metadata"), CheckpointDetail, change)
 
 
 def pin_checkpoint(checkpoint: str, by: str = "") -> Call[None]:

@@ -121,6 +121,13 @@ class CheckpointDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The secret that opens its storage, by name."""
 
 
+class ChangeMetadata(Asked, frozen=True):
+    """What is said of a checkpoint: these values, any JSON, from now on; these names no more."""
+
+    set: dict[str, Any] = msgspec.field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+
+
 class ExperimentIds(Asked, frozen=True):
     """Several at once: by id, unique beginning or name; or all that a filter finds."""
 

@@ -133,6 +133,15 @@ class DeleteCheckpoints(msgspec.Struct, frozen=True, tag="delete_checkpoints"):
     globs: tuple[str, ...] = ()
 
 
+class DescribeCheckpoint(msgspec.Struct, frozen=True, tag="describe_checkpoint", kw_only=True):
+    """Say something else of a checkpoint. ``base``: what its manifest says, which never changes."""
+
+    checkpoint: str
+    base: dict[str, str] = {}
+    set: dict[str, str] = {}
+    remove: tuple[str, ...] = ()
+
+
 class DeleteExperiment(msgspec.Struct, frozen=True, tag="delete"):
     """It, its files, metrics and output."""
 
@@ -286,7 +295,8 @@ class Release(msgspec.Struct, frozen=True):
 Said = (
     Validated | OperationDone | EarlyExit | SetMetadata | Matched | PauseExperiment | ResumeExperiment
     | CancelExperiment | KillExperiment | StopTrial | EditExperiment | ContinueExperiment | PinCheckpoints
-    | DeleteCheckpoints | DeleteExperiment | Forgotten | SearchAnswered | DetachedBegan | DetachedSaved | DetachedEnded
+    | DeleteCheckpoints | DescribeCheckpoint | DeleteExperiment | Forgotten | SearchAnswered | DetachedBegan
+    | DetachedSaved | DetachedEnded
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -29,6 +29,8 @@ ROUNDS_KEPT = 8
 """A round that is complete is answered again until so many later ones are complete too."""
 FILES_MAX = 100_000
 MANIFEST_MAX_BYTES = 32 << 20
+METADATA_MAX = 100
+"""So many things are said of one checkpoint."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -132,6 +132,7 @@ CASES: dict[str, Case] = {
     "get_checkpoint": Case(),
     "get_checkpoint_file": Case(),
     "delete_checkpoint": Case(),
+    "change_checkpoint_metadata": Case({"set": {"a": 1}}),
     "pin_checkpoint": Case({}),
     "unpin_checkpoint": Case({}),
     "get_workspace_storage": Case(),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from experiment_ground import Ground
 
+from clutch.sdk import experiment_calls
 from clutch.sdk.experiment import Checkpoint
 from clutch.testing.cluster import until
+from clutch.wire.errors import BadRequest, NotFound
+from clutch.wire.experiment_api import ChangeMetadata
 
 SCRIPT = """
 import clutch
@@ -17,6 +24,13 @@ with clutch.init() as run:
         (path / "model.pt").write_text("weights")
         (path / "logs" / "empty").mkdir(parents=True)
         (path / "cache").mkdir()
+    run.validate(1, loss=1.0)
+"""
+
+READING = """
+import clutch
+with clutch.init() as run:
+    print("says", run.latest_checkpoint.metadata)
     run.validate(1, loss=1.0)
 """
 
@@ -47,3 +61,50 @@ def test_empty_folders_come_back(ground: Ground, tmp_path: Path) -> None:
     assert [file.path for file in checkpoint.detail().files] == ["logs/empty/", "model.pt"]
     checkpoint.download(tmp_path / "rest")
     assert tree(tmp_path / "rest") == ["logs", "logs/empty", "model.pt"]
+
+
+def test_what_is_said_of_it_is_changed(ground: Ground) -> None:
+    checkpoint = saved(ground)
+    assert checkpoint.metadata == {"epoch": 3, "by": "ada"}
+    assert checkpoint.add_metadata({"epoch": 4, "tags": ["a", None], "text": "3"}) == {
+        "epoch": 4, "by": "ada", "tags": ["a", None], "text": "3",
+    }  # fmt: skip
+    assert checkpoint.remove_metadata("by", "never", "tags") == {"epoch": 4, "text": "3"}
+    again = ground.client.checkpoint(checkpoint.id)
+    assert again.metadata == {"epoch": 4, "text": "3"}
+    assert again.detail().metadata == {"epoch": "4", "text": '"3"'}, "texts, by decision 1780"
+    for change, words in (
+        (ChangeMetadata(set={"a": 1}, remove=("a",)), "set and removed"),
+        (ChangeMetadata(set={"": 1}), "key"),
+        (ChangeMetadata(set={"a": "x" * 3000}), "too long"),
+        (ChangeMetadata(set={"a": "\0"}), "no text"),
+        (ChangeMetadata(set={str(number): number for number in range(100)}), "at most 100"),
+    ):
+        with pytest.raises(BadRequest, match=words):
+            ground.client.perform(experiment_calls.change_checkpoint_metadata(checkpoint.id, change))
+    with pytest.raises(NotFound):
+        ground.client.perform(experiment_calls.change_checkpoint_metadata("1-nothing", ChangeMetadata(set={"a": 1})))
+    assert again.metadata == {"epoch": 4, "text": "3"}
+    warm = ground.submit(
+        ground.config({}, {"name": "single", "metric": "loss", "source_checkpoint_uuid": checkpoint.id})
+        | {"entrypoint": [sys.executable, "-c", READING]}
+    ).experiment
+    assert ground.until_ended(warm).state == "completed", ground.story(warm)
+    assert "says {'epoch': 4, 'text': '3'}" in ground.output(f"{warm}.1"), "a trial reads what is said now"
+
+
+def test_the_command_changes_it(ground: Ground) -> None:
+    checkpoint = saved(ground)
+    token = (ground.cluster.folder / "master0" / "local.token").read_text().strip()
+    environment = {**os.environ, "CLUTCH_MASTER": ground.cluster.urls[0], "CLUTCH_TOKEN": token}
+
+    def clutch(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "clutch.cli.main", "checkpoint", "metadata", checkpoint.id, *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+
+    said = clutch("--set", "epoch=5", "--set", "note=a = b", "--set", 'tags=["x"]', "--remove", "by", "--json")
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout) == {"epoch": 5, "note": "a = b", "tags": ["x"]} == checkpoint.metadata
+    assert "a = b" in clutch().stdout
+    wrong = clutch("--set", "epoch")
+    assert wrong.returncode != 0 and "NAME=VALUE" in wrong.stderr

@@ -97,6 +97,32 @@ def test_pins_hold_and_are_named(lab: Laboratory) -> None:
     lab.check_rows()
 
 
+def test_what_is_said_of_a_checkpoint_changes(lab: Laboratory) -> None:
+    lab.open(make_spec())
+    with pytest.raises(NotFound, match="c1"):  # its run still writes it
+        lab.say(w.DescribeCheckpoint(checkpoint="c1", set={"a": "1"}))
+    lab.checkpoint(1, 1, "c1")
+    base = {"epoch": "3", "by": "ada"}
+    assert lab.exp.checkpoints["c1"].metadata is None
+    lab.say(w.DescribeCheckpoint(checkpoint="c1", base=base, remove=("unknown",)))
+    assert lab.exp.checkpoints["c1"].metadata is None, "nothing has changed"
+    lab.say(w.DescribeCheckpoint(checkpoint="c1", base=base, set={"a": "1", "by": "eve"}, remove=("epoch",)))
+    assert lab.exp.checkpoints["c1"].metadata == {"a": "1", "by": "eve"}
+    lab.say(w.DescribeCheckpoint(checkpoint="c1", base=base, remove=("a",)))
+    assert lab.exp.checkpoints["c1"].metadata == {"by": "eve"}, "what its manifest says counts no more"
+    with pytest.raises(BadRequest, match="at most 100"):
+        lab.say(w.DescribeCheckpoint(checkpoint="c1", base=base, set={str(number): "" for number in range(100)}))
+    lab.ends(lab.task(1))
+    lab.reopen()
+    lab.say(w.DescribeCheckpoint(checkpoint="c1", base=base, set={"later": "yes"}))
+    lab.reopen()
+    assert lab.exp.checkpoints["c1"].metadata == {"by": "eve", "later": "yes"}, "it is kept when it is over"
+    lab.say(w.DeleteExperiment())
+    with pytest.raises(Conflict, match="being deleted"):
+        lab.say(w.DescribeCheckpoint(checkpoint="c1", base=base, set={"later": "no"}))
+    lab.check_rows()
+
+
 def test_a_users_deletions(lab: Laboratory) -> None:
     lab.open(make_spec())
     lab.checkpoint(1, 1, "c1")

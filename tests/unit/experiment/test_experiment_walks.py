@@ -145,6 +145,7 @@ class Walk:
             w.PinCheckpoints(some, "model:m/1", chance.random() < 0.7),
             w.DeleteCheckpoints(some, chance.choice(((), ("a*",)))),
             w.SetMetadata(f"{EXP}.1", {"a": chance.choice((1, None))}),
+            *(w.DescribeCheckpoint(checkpoint=name, set={"a": "1"}, remove=("b",)) for name in some),
         )  # fmt: skip
         self.say(chance.choice(said))
         if chance.random() < 0.06:

@@ -9,7 +9,7 @@ listed. An id is made from who begins it, at which step: beginning again gives t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -24,6 +24,7 @@ from clutch.wire.ids import TaskId
 from clutch.wire.push import (
     FILES_MAX,
     MANIFEST_MAX_BYTES,
+    METADATA_MAX,
     SHA256_OF_NOTHING,
     BeginCheckpoint,
     CheckpointBegun,
@@ -33,12 +34,12 @@ from clutch.wire.push import (
 
 FOLDER = "push/checkpoints"
 LABEL_MAX = 200
-METADATA_MAX = 100
 WORDS_MAX = 2_000
 LISTED_MAX = 1_000
 DECIDED_KEPT = 10_000
 """Commits decided lately: one that another has overtaken since is still told that it was."""
 
+Described = Callable[[TaskId, str], Awaitable[dict[str, str] | None]]
 DecideGuest = Callable[[Standing, CheckpointView], Awaitable[None]]
 
 _encoder = msgspec.msgpack.Encoder()
@@ -55,6 +56,8 @@ class Checkpoints:
         self._decided: dict[str, None] = {}
         self.decide_guest: DecideGuest | None = None
         """Makes the commit of somebody who holds nothing of the cluster durable."""
+        self.described: Described | None = None
+        """What is said of a checkpoint now, if that was changed since its commit."""
 
     def begin(self, standing: Standing, wanted: BeginCheckpoint) -> CheckpointBegun:
         _check_words(wanted.step, wanted.label)
@@ -123,6 +126,14 @@ class Checkpoints:
             del self._decided[next(iter(self._decided))]
 
     async def get(self, task: TaskId, checkpoint: str) -> CheckpointView:
+        return await self._as_described(await self.manifest(task, checkpoint))
+
+    async def _as_described(self, view: CheckpointView) -> CheckpointView:
+        said = await self.described(TaskId(view.task), view.id) if self.described is not None else None
+        return view if said is None else msgspec.structs.replace(view, metadata=said)
+
+    async def manifest(self, task: TaskId, checkpoint: str) -> CheckpointView:
+        """As it was committed."""
         found = await self._find(task, checkpoint)
         if found is None:
             raise NotFound("no such checkpoint was committed", object=f"checkpoint {checkpoint[:80]}")
@@ -148,7 +159,9 @@ class Checkpoints:
             view = await self._find(task, last.checkpoint)
             if view is not None:
                 found[view.id] = view
-        plain = (msgspec.structs.replace(self._marked(view), files=()) for view in found.values())
+        plain = [
+            await self._as_described(msgspec.structs.replace(self._marked(view), files=())) for view in found.values()
+        ]
         return tuple(sorted(plain, key=lambda view: (view.step, view.committed_at)))
 
     async def _find(self, task: TaskId, checkpoint: str) -> CheckpointView | None:
@@ -232,7 +245,12 @@ def check_manifest(checkpoint: str, manifest: CommitManifest) -> None:
             )
     if len(manifest.metadata) > METADATA_MAX or len(manifest.storage) > WORDS_MAX:
         raise TooLarge("its metadata or address is too long", object=subject, path="metadata")
-    for name, value in (*manifest.metadata.items(), ("storage", manifest.storage)):
+    check_metadata(subject, manifest.metadata)
+    check_metadata(subject, {"storage": manifest.storage})
+
+
+def check_metadata(subject: str, metadata: Mapping[str, str]) -> None:
+    for name, value in metadata.items():
         if len(name) > LABEL_MAX or len(value) > WORDS_MAX or _unspeakable(name + value):
             raise BadRequest(f"metadata {name[:80]!a} is too long or no text", object=subject, path="metadata")
 

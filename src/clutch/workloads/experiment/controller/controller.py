@@ -47,6 +47,7 @@ SAID: dict[type[w.Said], Callable[[Own, Any, float], Wishes]] = {
     w.EditExperiment: requests.edit,
     w.PinCheckpoints: requests.pin,
     w.DeleteCheckpoints: requests.delete_checkpoints,
+    w.DescribeCheckpoint: requests.describe,
     w.DeleteExperiment: requests.delete,
     w.Forgotten: requests.forgotten,
     w.ContinueExperiment: continuing.continue_experiment,

@@ -7,6 +7,7 @@ from clutch.wire import experiment_words as w
 from clutch.wire.errors import BadRequest, Conflict, NotFound
 from clutch.wire.experiments import ExperimentState, TrialState
 from clutch.wire.ids import TaskId
+from clutch.wire.push import METADATA_MAX
 from clutch.wire.specs import PRIORITIES
 from clutch.workloads.experiment.controller.ending import move, remove
 from clutch.workloads.experiment.controller.own import Own, Wishes, wish
@@ -196,6 +197,24 @@ def delete_checkpoints(own: Own, said: w.DeleteCheckpoints, now: float) -> Wishe
     names = [one.checkpoint for one in found if one.state in WHOLE]
     if names:
         yield from remove(own, names, now, said.globs)
+
+
+def describe(own: Own, said: w.DescribeCheckpoint, now: float) -> Wishes:
+    exp = own.exp
+    (one,) = _checkpoints(exp, (said.checkpoint,))
+    if exp.state is State.DELETING:
+        raise _refuse(exp, "it is being deleted", "Nothing of it will be left.")
+    before = one.metadata if one.metadata is not None else said.base
+    after = {name: word for name, word in {**before, **said.set}.items() if name not in said.remove}
+    if len(after) > METADATA_MAX:
+        raise BadRequest(
+            f"it would have {len(after)} entries, at most {METADATA_MAX}",
+            object=f"checkpoint {one.checkpoint}",
+            path="metadata",
+            next_step="Remove some, or put several into one.",
+        )
+    if after != before:
+        yield wish(n.Described(one.checkpoint, after))
 
 
 def _begins_from(exp: Experiment, number: int) -> str:

@@ -128,6 +128,10 @@ def _pinned(exp: Experiment, fact: n.Pinned) -> None:
         exp.checkpoints[name].pins = [*others, fact.by] if fact.hold else others
 
 
+def _described(exp: Experiment, fact: n.Described) -> None:
+    exp.checkpoints[fact.checkpoint].metadata = fact.metadata
+
+
 def _heard_forgotten(exp: Experiment, fact: n.HeardForgotten) -> None:
     exp.forgotten = True
 
@@ -301,6 +305,7 @@ OF_EXPERIMENT: dict[type[n.Fact], Callable[[Experiment, Any], None]] = {
     n.CleanupBegan: _cleanup_began,
     n.CleanupEnded: _cleanup_ended,
     n.Pinned: _pinned,
+    n.Described: _described,
     n.HeardForgotten: _heard_forgotten,
     n.Removed: _nothing,
     n.Closing: _nothing,

@@ -125,6 +125,13 @@ class Pinned(msgspec.Struct, frozen=True, tag="pinned"):
     hold: bool
 
 
+class Described(msgspec.Struct, frozen=True, tag="described"):
+    """All that is said of a checkpoint from now on."""
+
+    checkpoint: str
+    metadata: dict[str, str]
+
+
 class HeardForgotten(msgspec.Struct, frozen=True, tag="heard_forgotten"):
     """Its metrics and output are gone."""
 
@@ -295,7 +302,7 @@ OfTrial = (
 
 OfExperiment = (
     Began | Moved | Remarked | Remembered | SearchOver | Cancelled | Edited | Extended | Deferred | DeferredTaken
-    | SearcherBegan | SearcherStopped | SearcherEnded | Tidied | CleanupBegan | CleanupEnded | Pinned
+    | SearcherBegan | SearcherStopped | SearcherEnded | Tidied | CleanupBegan | CleanupEnded | Pinned | Described
     | HeardForgotten | Removed | Closing
 )  # fmt: skip
 

@@ -79,6 +79,8 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     pins: list[str] = []
     removed: list[str] = []
     """Patterns of those of its files that were removed while others stayed."""
+    metadata: dict[str, str] | None = None
+    """What is said of it since that was changed; None: what its manifest says."""
 
 
 class Trial(msgspec.Struct, kw_only=True):

@@ -1,11 +1,11 @@
-"""Checkpoints over HTTP: listed, looked at, read file by file, held, removed; and how to reach their store oneself."""
+"""Checkpoints over HTTP: listed, looked at, read by file, described, held, removed; and the way to their store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, cast
 
-from litestar import delete, get, post
+from litestar import delete, get, patch, post
 from litestar.di import Provide
 from litestar.params import Parameter, QueryParameter
 from litestar.response import Stream
@@ -18,7 +18,7 @@ from clutch.master.services import Services
 from clutch.wire.access import Needs
 from clutch.wire.api import API, Page
 from clutch.wire.errors import Conflict, NotFound
-from clutch.wire.experiment_api import CheckpointDetail, Pinning, StorageWay
+from clutch.wire.experiment_api import ChangeMetadata, CheckpointDetail, Pinning, StorageWay
 from clutch.wire.experiment_views import CheckpointRow
 from clutch.wire.experiment_words import DeleteCheckpoints
 from clutch.wire.experiments import CheckpointState
@@ -126,6 +126,21 @@ async def delete_checkpoint(
     await experiments.tell(row.experiment, DeleteCheckpoints((row.key,), tuple(globs or ())), by(caller))
 
 
+@patch(
+    f"{CHECKPOINT}/metadata",
+    operation_id="change_checkpoint_metadata",
+    tags=["checkpoints"],
+    opt={"needs": Needs.EDITOR},
+)
+async def change_checkpoint_metadata(
+    experiments: ExperimentService, caller: Caller, checkpoint: Name, data: ChangeMetadata
+) -> CheckpointDetail:
+    """Change what is said of a committed checkpoint. Its files and its manifest stay as they are."""
+    row = await find_checkpoint(experiments.services, caller, checkpoint)
+    await experiments.describe(row, data, by(caller))
+    return await checkpoint_detail(experiments.services, row)
+
+
 @post(
     f"{CHECKPOINT}/pin",
     operation_id="pin_checkpoint",
@@ -171,6 +186,6 @@ async def get_workspace_storage(services: Services, caller: Caller, workspace: N
 
 
 ROUTES: list[Any] = [
-    list_checkpoints, get_checkpoint, get_checkpoint_file, delete_checkpoint, pin_checkpoint, unpin_checkpoint,
-    get_workspace_storage,
+    list_checkpoints, get_checkpoint, get_checkpoint_file, delete_checkpoint, change_checkpoint_metadata,
+    pin_checkpoint, unpin_checkpoint, get_workspace_storage,
 ]  # fmt: skip

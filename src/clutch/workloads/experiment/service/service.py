@@ -13,13 +13,23 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from clutch.core.recorded import Recorded
+from clutch.master.push.checkpoints import check_metadata
 from clutch.master.services import Services
-from clutch.wire.errors import ClutchError, Conflict, IllegalMove, NotFound
+from clutch.wire.errors import BadRequest, ClutchError, Conflict, IllegalMove, NotFound
+from clutch.wire.experiment_api import ChangeMetadata
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView
-from clutch.wire.experiment_words import ContinueExperiment, EditExperiment, PinCheckpoints, Said, holder_of
-from clutch.wire.experiments import KIND, CheckpointState
+from clutch.wire.experiment_words import (
+    ContinueExperiment,
+    DescribeCheckpoint,
+    EditExperiment,
+    PinCheckpoints,
+    Said,
+    holder_of,
+)
+from clutch.wire.experiments import KIND, CheckpointState, trial_of
 from clutch.wire.facts import ControllerClosed
 from clutch.wire.ids import TaskId
+from clutch.wire.metadata import words
 from clutch.workloads.experiment.service.continuations import Continuations
 from clutch.workloads.experiment.service.detached import Detached
 from clutch.workloads.experiment.service.feeding import Feeder
@@ -142,6 +152,30 @@ class ExperimentService:
         found = await self.services.journal.view(CheckpointRow.table, checkpoint)
         return found if isinstance(found, CheckpointRow) else None
 
+    async def describe(self, row: CheckpointRow, change: ChangeMetadata, cause: str) -> None:
+        """Something else is said of a checkpoint. Of one that a run still writes nobody says anything but the run:
+        it is not known before it is committed."""
+        subject = f"checkpoint {row.key}"
+        both = sorted(set(change.set) & set(change.remove))
+        if both:
+            raise BadRequest(f"{both[0][:80]!a} is set and removed at once", object=subject, path="remove")
+        said = words(change.set, subject)
+        check_metadata(subject, said)
+        base = (await self.services.push.checkpoints.manifest(TaskId(row.task), row.key)).metadata
+        word = DescribeCheckpoint(checkpoint=row.key, base=base, set=said, remove=change.remove)
+        await self.tell(row.experiment, word, cause)
+
+    async def described(self, task: TaskId, checkpoint: str) -> dict[str, str] | None:
+        """What is said of it since that was changed; None: what its manifest says."""
+        found = trial_of(task)
+        if found is None:
+            return None
+        try:
+            one = (await own_of(self.services, found[0])).checkpoints.get(checkpoint)
+        except NotFound:
+            return None
+        return one.metadata if one is not None else None
+
     async def needs(self, checkpoint: str, holder: str) -> bool:
         """Whether the holder is an experiment that is not over and begins from this checkpoint."""
         experiment = holder.removeprefix(holder_of(""))
@@ -172,6 +206,7 @@ def open_experiments(services: Services, kept: Kept | None = None) -> Experiment
     services.push.after_metrics.append(found.feeder.after_metrics)
     services.push.guest = found.detached.guest
     services.push.checkpoints.decide_guest = found.detached.saved
+    services.push.checkpoints.described = found.described
     services.output.watchers.append(found.rules.watch)
     services.loop.listeners.append(found.heard)
     return found
