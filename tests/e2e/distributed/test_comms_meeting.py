@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import zmq
 from comms_ground import house
 
 from clutch.backends.transports.keys import KeyPair, new_keys
-from clutch.runtime.distributed import Group
+from clutch.runtime.distributed import Group, notes
 from clutch.runtime.distributed.meeting import Meeting, pair_from
 from clutch.runtime.distributed.shape import Seat
 from clutch.testing.ports import free_port, free_ports
@@ -154,6 +155,49 @@ def test_who_does_not_come_is_named() -> None:
     alone = together([joined((1, 2), Meeting(ports=(free_port(),), keys=new_keys(), within_s=0.5))])[0]
     assert isinstance(alone, TimedOut)
     assert "rank 0 did not come within 0.5 s" in str(alone)
+
+
+CHIEF = """
+import sys
+from clutch.runtime.distributed import Group
+from clutch.runtime.distributed.meeting import Meeting, pair_from
+from clutch.wire.errors import ClutchError
+for port in sys.argv[1:]:
+    try:
+        with Group.create(0, 2, Meeting(ports=(int(port),), keys=pair_from("s"), within_s=5)):
+            print("they met", flush=True)
+    except ClutchError as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+def test_who_comes_and_dies_while_rank_0_is_stopped_is_missed() -> None:
+    """Its first words and its end are found at once, in either order: it has come, and it is lost."""
+    ports, keys = free_ports(8), pair_from("s")
+    hello = notes.encode(notes.Hello(Seat(1, 2, 0, 1, place="elsewhere", address="127.0.0.1", port=1), keys.public))
+    chief = subprocess.Popen(
+        [sys.executable, "-c", CHIEF, *map(str, ports)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert chief.stdout is not None
+    try:
+        for port in ports:
+            with zmq.Context() as context, context.socket(zmq.DEALER) as rank:
+                rank.curve_publickey, rank.curve_secretkey = keys.public.encode(), keys.secret.encode()
+                rank.curve_serverkey = keys.public.encode()
+                rank.set(zmq.RECONNECT_IVL, 10)
+                monitor = rank.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+                rank.connect(f"tcp://127.0.0.1:{port}")
+                assert monitor.poll(20_000), "it was not let in"
+                os.kill(chief.pid, signal.SIGSTOP)
+                rank.send(hello)
+                rank.disable_monitor()
+                monitor.close(0)
+                rank.close(5_000)
+            os.kill(chief.pid, signal.SIGCONT)
+            assert chief.stdout.readline().startswith("PeerLost rank 1: its connection has ended")
+    finally:
+        chief.kill()
+        chief.communicate()
 
 
 def test_what_ranks_say_of_themselves_must_fit() -> None:

@@ -65,20 +65,22 @@ class Gate:
         self.socket.set(zmq.LINGER, 0)
         self.socket.bind(_ZAP)
 
-    def answer(self) -> Iterator[str]:
-        """Who was turned away."""
-        while True:
-            try:
-                request = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            version, sequence, _, address, _, mechanism, *credentials = request
-            key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and credentials else ""
-            if key in self._allowed:
-                self.socket.send_multipart((version, sequence, b"200", b"OK", key.encode(), b""))
-            else:
-                self.socket.send_multipart((version, sequence, b"400", b"unknown key", b"", b""))
-                yield f"a program at {address.decode(errors='replace')} with an unknown key"
+    def asked(self) -> list[bytes] | None:
+        """Somebody has come and waits for an answer."""
+        try:
+            return self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+
+    def answer(self, request: list[bytes]) -> str:
+        """Who was turned away; empty: nobody."""
+        version, sequence, _, address, _, mechanism, *credentials = request
+        key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and credentials else ""
+        if key in self._allowed:
+            self.socket.send_multipart((version, sequence, b"200", b"OK", key.encode(), b""))
+            return ""
+        self.socket.send_multipart((version, sequence, b"400", b"unknown key", b"", b""))
+        return f"a program at {address.decode(errors='replace')} with an unknown key"
 
     def close(self) -> None:
         self.socket.close(0)
@@ -122,15 +124,19 @@ class Visitors:
     def somebody_is_there(self) -> bool:
         return bool(self._routes)
 
-    def ended(self) -> Iterator[int | None]:
-        """Ranks whose connections have ended; None: a connection of nobody we know.
+    def ended(self) -> Iterator[int]:
+        """Descriptors of connections that have ended.
 
-        To be called before the gate lets anybody in: who comes may be given the number of a connection that has ended.
+        To be called while whoever comes waits at the gate: they may have been given the number of one that has ended.
         """
         for kind, value, _ in _events(self.monitor):
             if kind == zmq.EVENT_DISCONNECTED:
-                rank, _ = self._connections.pop(value, (None, None))
-                yield rank
+                yield value
+
+    def unseat(self, descriptor: int) -> int | None:
+        """The rank that was there; None: nobody we know."""
+        rank, _ = self._connections.pop(descriptor, (None, None))
+        return rank
 
     def silent(self, now: float) -> list[int]:
         """Ranks that have become lost by their silence."""

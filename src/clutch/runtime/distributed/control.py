@@ -192,13 +192,18 @@ class Control:
 
     def _listen_around(self) -> None:
         """Ends before beginnings: see ``Visitors.ended``."""
+        self._hear_connections()
+        while (request := self._gate.asked()) is not None:
+            self._hear_connections()
+            if who := self._gate.answer(request):
+                self._refused(who)
+        self._drain()
+
+    def _hear_connections(self) -> None:
         if self._visitors is not None:
             self._hear_visitors(self._visitors)
         elif self._upward is not None:
             self._hear_chief(self._upward)
-        for who in self._gate.answer():
-            self._refused(who)
-        self._drain()
 
     def _tick(self, now: float) -> None:
         call, entered_at = self._calls.current, self._calls.entered_at
@@ -254,8 +259,9 @@ class Control:
     def _hear_visitors(self, visitors: Visitors) -> None:
         """At the chief: whose connections have ended."""
         assert self._chief is not None
-        for rank in visitors.ended():
-            self._drain()  # its last words come before its end
+        for descriptor in visitors.ended():
+            self._drain()  # its last words come before its end; they may be its first
+            rank = visitors.unseat(descriptor)
             if rank is not None:
                 visitors.forget(rank)  # if it has not left
                 self._act(self._chief.lost(rank))
