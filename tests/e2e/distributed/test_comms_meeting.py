@@ -146,15 +146,30 @@ def test_who_was_at_the_port_before_rank_0_does_no_harm(answer: bytes) -> None:
     assert together([before, lambda: work(0), lambda: work(1)])[1:] == [[[0, 1], [0, 1]]] * 2
 
 
-def test_who_does_not_come_is_named() -> None:
-    meeting = Meeting(ports=(free_port(),), keys=new_keys(), within_s=2.0)
-    found = together([joined((rank, 4), meeting) for rank in (0, 2)])
-    for error in found:
+def test_who_does_not_come_is_named_and_who_comes_late_is_not() -> None:
+    """Whoever has reached rank 0 hears from it who is missing, by the time of rank 0, which came later."""
+    some, whole, nobody = (Meeting(ports=(port,), keys=new_keys(), within_s=1.5) for port in free_ports(3))
+
+    def late(after_s: float, work: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            time.sleep(after_s)  # the moment is the point; nothing is waited for
+            return work()
+
+        return run
+
+    *missed, met_0, met_1, met_2, alone = together(
+        [
+            late(2.5, joined((0, 4), some)), joined((2, 4), some),
+            late(2.5, joined((0, 3), whole)), joined((1, 3), whole), late(3.6, joined((2, 3), whole)),
+            joined((1, 2), nobody),
+        ]
+    )  # fmt: skip
+    for error in missed:
         assert isinstance(error, TimedOut)
-        assert "2 ranks (1, 3) did not come within 2 s" in str(error)
-    alone = together([joined((1, 2), Meeting(ports=(free_port(),), keys=new_keys(), within_s=0.5))])[0]
+        assert "2 ranks (1, 3) did not come within 1.5 s" in str(error)
+    assert met_0 == met_1 == met_2 == [0, 1, 2]
     assert isinstance(alone, TimedOut)
-    assert "rank 0 did not come within 0.5 s" in str(alone)
+    assert "rank 0 did not come within 1.5 s" in str(alone)
 
 
 CHIEF = """

@@ -31,6 +31,9 @@ from clutch.wire.errors import ClutchError, NotAllowed, PeerLost, TimedOut, Unav
 WAITS_AFTER_S = 1.0
 """A rank that is in one call for so long says which, so that ranks in different calls are found."""
 VERDICT_WITHIN_S = 2.0
+PATIENCE_S = 30.0
+"""How long behind its deadline rank 0 may be with its verdict before a rank that has reached it gives up by itself. If
+rank 0 is dead, that is known within seconds."""
 CONNECT_AGAIN_S = 0.25
 LINGER_MS = 1_000
 GOODBYE_WITHIN_S = 1.0
@@ -57,6 +60,7 @@ class Control:
         self._closing = False
         self._chief: Chief | None = None
         self._again_at = 0.0
+        self._reached_at: float | None = None
         self._told: Call | None = None
         self._gate = Gate(context, meeting.may_connect)
         self._visitors: Visitors | None = None
@@ -81,10 +85,13 @@ class Control:
         self._thread.start()
 
     def wait_welcome(self, until: float) -> Welcome:
-        until += VERDICT_WITHIN_S  # the chief says by then who is missing
+        """Who has reached rank 0 hears from it, by rank 0's own deadline, that all have come or who is missing."""
         with self.changed:
             while self.welcome is None and self._failed is None:
-                left = until - time.monotonic()
+                by = until + VERDICT_WITHIN_S
+                if self._reached_at is not None:
+                    by = max(by, self._reached_at + self._meeting.within_s + PATIENCE_S)
+                left = by - time.monotonic()
                 if left <= 0:
                     break
                 self.changed.wait(left)
@@ -272,6 +279,9 @@ class Control:
         """At the others: what became of the connection to the chief."""
         for what in upward.happened():
             if what == "up":
+                with self.changed:
+                    self._reached_at = time.monotonic()
+                    self.changed.notify_all()
                 self._say_up(Hello(self._seat, self._meeting.keys.public))
             elif what == "ended":
                 self._drain()

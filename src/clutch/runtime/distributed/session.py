@@ -20,6 +20,8 @@ from clutch.runtime.distributed.near import Line, LineEnded
 from clutch.runtime.distributed.shape import Seat, Shape, arrange
 from clutch.wire.errors import BadRequest, PeerLost
 
+LINES_WITHIN_S = 60.0
+"""How long ranks that have all met may take to reach each other, though the last one came late."""
 FLUSH_S = 10.0
 """How long what was said before a group is closed may take to go out."""
 
@@ -67,6 +69,7 @@ class Session:
         )
         self.control.start(known, self._until)
         welcome = self.control.wait_welcome(self._until)
+        self._until = max(self._until, time.monotonic() + LINES_WITHIN_S)
         self._far.know(welcome.seats, welcome.keys)
         self._draw_lines(known, arrange(welcome.seats), welcome.secret)
         return welcome.seats
