@@ -40,7 +40,7 @@ def launch_of(written: Any) -> Launching:
         ("plain", PlainLaunch()),
         ({"name": "plain"}, PlainLaunch()),
         ("ranks", RanksLaunch()),
-        ({"name": "ranks", "processes": 2, "share_devices": True}, RanksLaunch(processes=2, share_devices=True)),
+        ({"name": "ranks", "processes": 1, "share_devices": True}, RanksLaunch(processes=1, share_devices=True)),
         ("torchrun", TorchrunLaunch()),
         ({"name": "torchrun", "arguments": ["--log-dir=x"]}, TorchrunLaunch(arguments=("--log-dir=x",))),
         ("accelerate", AccelerateLaunch()),
@@ -73,6 +73,18 @@ def test_what_is_wrong_is_told_with_its_path(written: Any, path: str, words: str
         launch_of(written)
     found = {problem.path: f"{problem.problem} {problem.hint}" for problem in caught.value.problems}
     assert words in found[path], found
+
+
+@pytest.mark.parametrize("name", ["ranks", "torchrun", "accelerate"])
+def test_more_processes_than_slots_are_refused_before_anything_is_started(name: str) -> None:
+    launch = {"name": name, "processes": 3}
+    for slots in ({}, {"resources": {"slots_per_trial": 2}}):
+        with pytest.raises(BadConfig) as caught:
+            accepted({**ENTRY, "launch": launch, **slots}, Door())
+        assert [problem.path for problem in caught.value.problems] == ["launch.processes"]
+    for enough in (0, 3, 4):
+        accepted({**ENTRY, "launch": launch, "resources": {"slots_per_trial": enough}}, Door())
+    accepted({**ENTRY, "launch": {**launch, "oversubscribe": True}}, Door())
 
 
 @pytest.mark.parametrize("launch", ["plain", "torchrun"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from clutch.wire.errors import Problem
 from clutch.wire.experiment_api import ConfigProblem
+from clutch.wire.programs import PROCESSES_MAX
 from clutch.workloads.experiment.config.model_hyperparameters import is_nested, is_range
 from clutch.workloads.experiment.config.models import SHM_SIZE
 from clutch.workloads.experiment.config.reading import dotted
@@ -20,6 +21,8 @@ Location = tuple[str | int, ...]
 GRID_MAX = 100_000
 _TRIAL_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 RANGES = ("int", "double", "log", "categorical")
+COUNTED = ("ranks", "torchrun", "accelerate")
+"""Launchers that count processes; a class of one's own may do otherwise."""
 
 
 def cross_problems(config: dict[str, Any], *, partial: bool) -> list[Problem]:
@@ -30,7 +33,7 @@ def cross_problems(config: dict[str, Any], *, partial: bool) -> list[Problem]:
         *_storage(config),
         *_twice(config),
     ]
-    whole = (_searcher, _resources, _hdfs, _mounts)
+    whole = (_searcher, _resources, _launch, _hdfs, _mounts)
     return found if partial else [*found, *(problem for check in whole for problem in check(config))]
 
 
@@ -158,6 +161,17 @@ def _resources(config: dict[str, Any]) -> Iterator[Problem]:
             f"a trial needs {each} slots, and all together may hold {most}: none could ever start",
             "Raise max_slots, or lower slots_per_trial.",
         )
+
+
+def _launch(config: dict[str, Any]) -> Iterator[Problem]:
+    """No node of a trial has more slots than the whole trial. Without any, processes share no device and may be many."""
+    launch, slots = config.get("launch"), _at(config, "resources", "slots_per_trial")
+    if not isinstance(launch, dict) or launch.get("name") not in COUNTED or launch.get("oversubscribe"):
+        return
+    wanted, slots = launch.get("processes"), 1 if slots is None else slots
+    if isinstance(wanted, int) and isinstance(slots, int) and 0 < slots < wanted <= PROCESSES_MAX:
+        hint = "Leave processes out (one for each slot), raise slots_per_trial, or say oversubscribe: true."
+        yield Problem("launch.processes", f"{wanted} on each node, and a trial has {slots} slots in all", hint)
 
 
 def _storage(config: dict[str, Any]) -> Iterator[Problem]:
