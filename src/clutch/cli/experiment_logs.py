@@ -26,6 +26,8 @@ Stream = Annotated[str, typer.Option("--stream", help="Only stdout, or only stde
 Level = Annotated[str, typer.Option("--level", help="debug, info, warning, error or critical, and worse.")]
 Times = Annotated[bool, typer.Option("--times", "-t", help="Say when each line was written.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+RANK_MARK = "[rank="
+"""How a launcher's supervisor begins each line; a member's own rank would only confuse beside it."""
 
 
 class Shown(NamedTuple):
@@ -103,10 +105,12 @@ def print_lines(lines: Iterable[OutputLine], shown: Shown, *, mark: bool) -> Non
 
 
 def whose(line: OutputLine) -> str:
-    """``trial 3``; ``trial 3 rank 1`` of a trial on several nodes; ``search`` of a search's own process."""
+    """``trial 3``; ``trial 3 rank 1`` of a trial on several nodes, unless its line says by itself which rank it is of;
+    ``search`` of a search's own process."""
     from clutch.wire.experiments import trial_of
 
     found = trial_of(line.member.task)
     if found is None:
         return "search"
-    return f"trial {found[1]}" + (f" rank {line.member.rank}" if line.member.rank else "")
+    named = not line.member.rank or line.text.startswith(RANK_MARK)
+    return f"trial {found[1]}" + ("" if named else f" rank {line.member.rank}")
