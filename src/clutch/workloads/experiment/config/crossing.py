@@ -164,7 +164,7 @@ def _resources(config: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _launch(config: dict[str, Any]) -> Iterator[Problem]:
-    """No node of a trial has more slots than the whole trial. Without any, processes share no device and may be many."""
+    """No node of a trial has more slots than the whole trial. Without any, many processes share no device."""
     launch, slots = config.get("launch"), _at(config, "resources", "slots_per_trial")
     if not isinstance(launch, dict) or launch.get("name") not in COUNTED or launch.get("oversubscribe"):
         return
