@@ -78,9 +78,8 @@ def run(
 ) -> None:
     """Run a command on the cluster and show what it prints, as if it ran here.
 
-    The working directory is uploaded but for what .clutchignore names; a Python file of it is run by Python. The exit
-    code is the command's own. With --search it becomes an experiment: many trials of the same program, each with other
-    hyperparameters.
+    The working directory goes along, but for what .clutchignore names; a Python file of it is run by Python. The exit
+    code is the command's own. With --search it is an experiment: many trials, each with other hyperparameters.
     """
     from clutch.sdk.wish import parse_variable
 
