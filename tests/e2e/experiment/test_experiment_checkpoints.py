@@ -14,8 +14,9 @@ from experiment_ground import Ground
 from clutch.sdk import experiment_calls
 from clutch.sdk.experiment import Checkpoint
 from clutch.testing.cluster import until
-from clutch.wire.errors import BadRequest, NotFound
-from clutch.wire.experiment_api import ChangeMetadata
+from clutch.wire.errors import BadRequest, Conflict, NotFound
+from clutch.wire.experiment_api import AnswerSearch, ChangeMetadata
+from clutch.wire.experiment_words import MakeTrial, Shutdown
 
 SCRIPT = """
 import clutch
@@ -108,3 +109,39 @@ def test_the_command_changes_it(ground: Ground) -> None:
     assert "a = b" in clutch().stdout
     wrong = clutch("--set", "epoch")
     assert wrong.returncode != 0 and "NAME=VALUE" in wrong.stderr
+
+
+def test_what_a_custom_search_begins_from_is_held(ground: Ground) -> None:
+    """The checkpoint is another experiment's, whose retention keeps nothing."""
+    gate = ground.gate()
+    (gate / "1").touch()
+    none = {"save_experiment_best": 0, "save_trial_best": 0, "save_trial_latest": 0}
+    source = ground.start({"steps": 2, "save": 1, "gate": str(gate)}, checkpoint_storage=none)
+    ground.until_trial(f"{source}.1", lambda view: view.checkpoint, "to have saved")
+    (row,) = ground.client.experiment(source).checkpoints()
+    search = ground.submit(ground.config({"steps": 2}, {"name": "custom", "metric": "loss"}), paused=True).experiment
+
+    def answer(cursor: int, *operations: MakeTrial | Shutdown) -> None:
+        said = AnswerSearch(cursor=cursor, operations=operations)
+        ground.client.perform(experiment_calls.answer_search(search, said))
+
+    begun = ground.client.perform(experiment_calls.search_events(search, 0, 20.0)).events[-1].number
+    with pytest.raises(NotFound, match="no such checkpoint") as missing:
+        answer(begun, MakeTrial("a", checkpoint="1-nothing"))
+    assert missing.value.path == "operations[0].checkpoint"
+    answer(begun, MakeTrial("a", checkpoint=row.key))
+    answer(begun, MakeTrial("a", checkpoint="1-nothing"))  # answered already: it wants nothing
+    held = f",experiment:{search},"
+    assert ground.client.checkpoint(row.key).detail().row.pins == held, "before the trial is made: it is paused"
+    with pytest.raises(Conflict, match=f"held by experiment:{search}"):
+        ground.client.checkpoint(row.key).delete()
+    (gate / "all").touch()
+    ground.until_ended(source)
+    kept = {one.key: one.state for one in ground.client.experiment(source).checkpoints()}
+    assert kept.pop(row.key) == "committed" and set(kept.values()) == {"deleted"}
+    ground.client.perform(experiment_calls.move_experiment(search, "resume"))
+    cursor = ground.client.perform(experiment_calls.search_events(search, begun, 20.0)).events[-1].number
+    answer(cursor, Shutdown())
+    assert ground.until_ended(search).state == "completed", ground.story(search)
+    assert "begins at 1" in ground.output(f"{search}.1")
+    until(lambda: not ground.client.checkpoint(row.key).detail().row.pins, "it to be let go", 60.0)

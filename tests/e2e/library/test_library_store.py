@@ -550,3 +550,28 @@ async def test_who_dies_while_it_opens_holds_what_came_to_be_needs(ground: Groun
     following = await ground.open()
     assert await following.holds.settle() == 0
     assert ground.checkpoints.held["c1"] == ({"experiment:e-2"} if came_to_be else set())
+
+
+@pytest.mark.parametrize("dies", [True, False])
+async def test_of_what_an_experiment_may_need_it_keeps_what_it_does(ground: Ground, dies: bool) -> None:
+    """An answer of a search may be refused in part, or be known already."""
+    library = await ground.open()
+    held = ground.checkpoints.held
+    for name in ("c1", "c2"):
+        ground.checkpoints.add(name)
+
+    async def answered() -> None:
+        assert held["c1"] == held["c2"] == {"experiment:e-2"}
+        ground.checkpoints.needed = {("c2", "experiment:e-2")}
+        if dies:
+            raise Unavailable("the master is killed", object="master")
+
+    if dies:
+        with pytest.raises(Unavailable):
+            await library.needing(("c1", "c2"), "experiment:e-2", answered)
+        library = await ground.open()
+    else:
+        await library.needing(("c1", "c2"), "experiment:e-2", answered)
+        assert (held["c1"], held["c2"]) == (set(), {"experiment:e-2"})
+    assert await library.holds.settle() == 0
+    assert (held["c1"], held["c2"]) == (set(), {"experiment:e-2"})

@@ -13,6 +13,7 @@ from clutch.wire.ids import TaskId
 from clutch.workloads.experiment.controller import tasks
 from clutch.workloads.experiment.controller.own import Own, Wishes, wish
 from clutch.workloads.experiment.controller.searching import take_up
+from clutch.workloads.experiment.controller.sources import foreign
 from clutch.workloads.experiment.machine import notes as n
 from clutch.workloads.experiment.machine.experiment import Experiment
 from clutch.workloads.experiment.machine.retention import candidates, superfluous
@@ -53,10 +54,10 @@ def _end(own: Own, now: float) -> Wishes:
     if not exp.cleanups:
         state, detail = outcome(exp)
         yield from move(own, state, now, detail)
-        source = exp.spec.search.source_checkpoint
-        if source:
+        for number, source in enumerate(foreign(own)):
             release = Release(source, holder_of(exp.experiment))
-            yield c.Owe(f"{exp.experiment}:{exp.owed}:release", RELEASE, msgspec.msgpack.encode(release))
+            token = f"{exp.experiment}:{exp.owed}:release" + (f"-{number}" if number else "")
+            yield c.Owe(token, RELEASE, msgspec.msgpack.encode(release))
 
 
 def outcome(exp: Experiment) -> tuple[ExperimentState, str]:

@@ -12,6 +12,7 @@ from clutch.wire.specs import PRIORITIES
 from clutch.workloads.experiment.controller.ending import move, remove
 from clutch.workloads.experiment.controller.own import Own, Wishes, wish
 from clutch.workloads.experiment.controller.searching import end_trial, latest, wake
+from clutch.workloads.experiment.controller.sources import awaited
 from clutch.workloads.experiment.machine import notes as n
 from clutch.workloads.experiment.machine.experiment import Experiment
 from clutch.workloads.experiment.machine.notes import End
@@ -187,10 +188,12 @@ def delete_checkpoints(own: Own, said: w.DeleteCheckpoints, now: float) -> Wishe
         if one.pins:
             raise _pinned(one)
     needed = {name: number for number in exp.live if (name := _begins_from(exp, number))}
+    wanted = awaited(own)
     for one in found:
-        if one.checkpoint in needed:
+        if one.checkpoint in needed or one.checkpoint in wanted:
+            who = f"trial {needed[one.checkpoint]}" if one.checkpoint in needed else "a trial that its search wants"
             raise Conflict(
-                f"trial {needed[one.checkpoint]} would go on from it",
+                f"{who} would go on from it",
                 object=f"checkpoint {one.checkpoint}",
                 next_step="Wait until the trial is over, or stop it.",
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -57,6 +57,11 @@ class Library:
     async def holding(self, checkpoint: str, holder: str, do: Callable[[], Awaitable[T]]) -> T:
         """Do what needs the checkpoint held, with it held, until it is released."""
         return await self.holds.holding(checkpoint, holder, do)
+
+    async def needing(self, checkpoints: Sequence[str], holder: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Do what may need these checkpoints held, with them held; those that an experiment needs then stay so, until
+        they are released."""
+        return await self.holds.needing(checkpoints, holder, do)
 
     def effects(self) -> Mapping[str, Effect]:
         """How items of the outbox that are the library's are performed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 import structlog
@@ -89,11 +89,28 @@ class Holds:
     async def holding(self, checkpoint: str, holder: str, do: Callable[[], Awaitable[T]]) -> T:
         """Do what needs the checkpoint held, with it held. Where that fails or is cut short, ``settle`` lets it go."""
         async with self.lock:
-            await self._database.write(lambda connection: intend(connection, checkpoint, holder, hold=True))
+            await self._intend(checkpoint, holder)
             await self.hold(checkpoint, holder)
             found = await do()
             await self._database.write(lambda connection: is_said(connection, checkpoint, holder))
             return found
+
+    async def needing(self, checkpoints: Sequence[str], holder: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Do what may need these checkpoints held, for an experiment, with them held; what it does not need then is
+        let go. Where that fails or is cut short, ``settle`` does."""
+        async with self.lock:
+            for checkpoint in checkpoints:
+                await self._intend(checkpoint, holder)
+                await self.hold(checkpoint, holder)
+            found = await do()
+            for checkpoint in checkpoints:
+                if not await self.experiments.needs(checkpoint, holder):
+                    await self._say(checkpoint, holder, hold=False)
+                await self._database.write(lambda connection, one=checkpoint: is_said(connection, one, holder))  # type: ignore[misc]
+            return found
+
+    async def _intend(self, checkpoint: str, holder: str) -> None:
+        await self._database.write(lambda connection: intend(connection, checkpoint, holder, hold=True))
 
     async def release(self, checkpoint: str, holder: str) -> None:
         """Let go, unless it is wanted again meanwhile."""

@@ -130,7 +130,7 @@ async def answer_run_search(
 ) -> Acknowledged:
     """Answer every event up to a cursor with operations; an answer to what is answered already changes nothing."""
     experiment, member = await _search_of(services, caller)
-    await experiments.words.answer_search(experiment, data, f"task:{member}")
+    await experiments.answer_search(experiment, data, f"task:{member}")
     return Acknowledged()
 
 
@@ -163,7 +163,7 @@ async def answer_search(
 ) -> None:
     """Answer every event of a custom search up to a cursor with operations."""
     view = await find_experiment(services, caller, experiment)
-    await experiments.words.answer_search(view.key, data, by(caller))
+    await experiments.answer_search(view.key, data, by(caller))
 
 
 # -- detached runs ------------------------------------------------------------------------------------------------

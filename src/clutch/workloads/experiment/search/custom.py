@@ -67,6 +67,14 @@ EVENTS_AT_ONCE = 500
 # -- state and facts ----------------------------------------------------------------------------------------------
 
 
+OF_REQUEST = "request:"
+
+
+def is_of_request(checkpoint: str) -> bool:
+    """Whether the latest checkpoint of a trial is meant, by the process's own name for it."""
+    return checkpoint.startswith(OF_REQUEST)
+
+
 class Held(msgspec.Struct, frozen=True, array_like=True):
     """A trial that was asked for and waits for its turn, and what was said about it meanwhile."""
 
@@ -319,8 +327,8 @@ class CustomMethod(TurningMethod[CustomState]):
                 next_step="Name each trial differently.",
                 path=f"{path}.request",
             )
-        if asked.checkpoint.startswith("request:"):
-            _known(turn.state, asked.checkpoint.removeprefix("request:"), path)
+        if is_of_request(asked.checkpoint):
+            _known(turn.state, asked.checkpoint.removeprefix(OF_REQUEST), path)
         if turn.state.shutdown is None:
             turn.remember(Wanted(asked))
 
@@ -351,7 +359,7 @@ class CustomMethod(TurningMethod[CustomState]):
             trial = turn.state.roll.made + 1
             space = self._spec.hyperparameters
             hparams = overlay(space, sample(space, self._spec.seed, trial), asked.hparams)
-            source = asked.checkpoint.removeprefix("request:")
+            source = asked.checkpoint.removeprefix(OF_REQUEST)
             parent = turn.state.requests.get(source, 0) if source != asked.checkpoint else 0
             turn.remember(Granted(trial))
             turn.do(

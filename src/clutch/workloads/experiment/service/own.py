@@ -7,9 +7,12 @@ from typing import cast
 
 import msgspec
 
-from clutch.wire.errors import Conflict, Corrupt
+from clutch.master.services import Services
+from clutch.wire.errors import Conflict, Corrupt, NotFound
 from clutch.wire.experiment_api import SearchEvents
-from clutch.wire.experiments import ExperimentSpec, ExperimentState
+from clutch.wire.experiment_views import ExperimentArchive
+from clutch.wire.experiments import KIND, ExperimentSpec, ExperimentState
+from clutch.workloads.experiment.controller.controller import ExperimentController
 from clutch.workloads.experiment.controller.own import Frozen, Own
 from clutch.workloads.experiment.machine.experiment import Experiment
 from clutch.workloads.experiment.search.custom import CustomState, search_events
@@ -21,6 +24,20 @@ def exp_in(own: object) -> Experiment:
 
 def spec_in(own: object) -> ExperimentSpec:
     return exp_in(own).spec
+
+
+async def whole_of(services: Services, experiment: str) -> Own:
+    """An experiment with its search, live or from its archive. ``NotFound`` when it is nowhere."""
+    workload = (await services.loop.settled()).workloads.get(experiment)
+    if workload is not None and workload.kind == KIND:
+        return cast(Own, workload.own)
+    archive = await services.journal.view(ExperimentArchive.table, experiment)
+    if not isinstance(archive, ExperimentArchive):
+        raise NotFound("it is neither live nor archived", object=f"experiment {experiment}")
+    try:
+        return ExperimentController().load(archive.payload)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"an archived experiment does not decode: {error}", object="experiment archive") from error
 
 
 def archived(payload: bytes) -> Experiment:

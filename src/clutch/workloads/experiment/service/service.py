@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 
@@ -16,7 +16,7 @@ from clutch.core.recorded import Recorded
 from clutch.master.push.checkpoints import check_metadata
 from clutch.master.services import Services
 from clutch.wire.errors import BadRequest, ClutchError, Conflict, IllegalMove, NotFound
-from clutch.wire.experiment_api import ChangeMetadata
+from clutch.wire.experiment_api import AnswerSearch, ChangeMetadata
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView
 from clutch.wire.experiment_words import (
     ContinueExperiment,
@@ -30,16 +30,19 @@ from clutch.wire.experiments import KIND, CheckpointState, trial_of
 from clutch.wire.facts import ControllerClosed
 from clutch.wire.ids import TaskId
 from clutch.wire.metadata import words
+from clutch.workloads.experiment.controller.own import Own
+from clutch.workloads.experiment.controller.sources import foreign, sources
 from clutch.workloads.experiment.service.continuations import Continuations
 from clutch.workloads.experiment.service.detached import Detached
 from clutch.workloads.experiment.service.feeding import Feeder
 from clutch.workloads.experiment.service.forgetting import Forgetting
 from clutch.workloads.experiment.service.looking import own_of
-from clutch.workloads.experiment.service.own import exp_in
+from clutch.workloads.experiment.service.own import whole_of
 from clutch.workloads.experiment.service.rules import OutputRules
 from clutch.workloads.experiment.service.submitting import Submitting
 from clutch.workloads.experiment.service.telling import Teller
 from clutch.workloads.experiment.service.trial_words import TrialWords
+from clutch.workloads.experiment.service.warm_starts import wanted_sources
 
 T = TypeVar("T")
 AGAIN_S = 1.0
@@ -56,6 +59,11 @@ class Kept(Protocol):
 
     async def holding(self, checkpoint: str, holder: str, do: Callable[[], Awaitable[T]]) -> T:
         """Do what needs the checkpoint held, with it held, until it is released."""
+        ...
+
+    async def needing(self, checkpoints: Sequence[str], holder: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Do what may need these checkpoints held, with them held; those that an experiment needs then stay so, until
+        they are released."""
         ...
 
 
@@ -139,12 +147,27 @@ class ExperimentService:
 
     async def go_on(self, view: ExperimentView, more: ContinueExperiment, cause: str) -> None:
         """More work for one that is over. What its trials began from is held again, if it is still there."""
-        source = (await own_of(self.services, view.key)).spec.search.source_checkpoint
-        row = await self.checkpoint(source) if source else None
-        if self._kept is None or row is None or row.state != CheckpointState.COMMITTED:
-            await self.tell(view.key, more, cause)
+        there = []
+        for source in foreign(await whole_of(self.services, view.key)):
+            row = await self.checkpoint(source)
+            if row is not None and row.state == CheckpointState.COMMITTED:
+                there.append(source)
+        await self._needing(view.key, there, lambda: self.tell(view.key, more, cause))
+
+    async def answer_search(self, experiment: str, said: AnswerSearch, cause: str) -> None:
+        """What a custom search's process wants. The checkpoints of others from which its new trials begin are held
+        from before that is durable: their own retention must not take them before the trials have read them."""
+        own = (await self.services.loop.settled()).workloads.get(experiment)
+        there: tuple[str, ...] = ()
+        if own is not None and own.kind == KIND:
+            there = await wanted_sources(self.services, cast(Own, own.own), said)
+        await self._needing(experiment, there, lambda: self.words.answer_search(experiment, said, cause))
+
+    async def _needing(self, experiment: str, sources: Sequence[str], do: Callable[[], Awaitable[None]]) -> None:
+        if self._kept is None or not sources:
+            await do()
         else:
-            await self._kept.holding(source, holder_of(view.key), lambda: self.tell(view.key, more, cause))
+            await self._kept.needing(sources, holder_of(experiment), do)
 
     # -- what others need of checkpoints -------------------------------------------------------------------------
 
@@ -182,8 +205,8 @@ class ExperimentService:
         workload = (await self.services.loop.settled()).workloads.get(experiment)
         if holder != holder_of(experiment) or workload is None or workload.kind != KIND:
             return False
-        exp = exp_in(workload.own)
-        return not exp.ended and exp.spec.search.source_checkpoint == checkpoint
+        own = cast(Own, workload.own)
+        return not own.exp.ended and checkpoint in sources(own)
 
     async def pin(self, checkpoints: tuple[str, ...], by: str, hold: bool) -> None:
         """``by`` holds these checkpoints from now on, or no longer does. Saying it twice is saying it once.

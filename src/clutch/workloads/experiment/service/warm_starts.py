@@ -7,7 +7,12 @@ import msgspec
 from clutch.master.access.caller import Caller
 from clutch.master.services import Services
 from clutch.wire.errors import Conflict, NotFound
+from clutch.wire.experiment_api import AnswerSearch
+from clutch.wire.experiment_views import CheckpointRow
+from clutch.wire.experiment_words import MakeTrial
 from clutch.wire.experiments import CheckpointState, ExperimentSpec
+from clutch.workloads.experiment.controller.own import Own
+from clutch.workloads.experiment.search.custom import CustomState, is_of_request
 from clutch.workloads.experiment.service.finding import find_checkpoint, find_trial
 
 
@@ -29,18 +34,48 @@ async def begun_from(services: Services, caller: Caller, spec: ExperimentSpec) -
     if not wanted:
         return spec
     row = await find_checkpoint(services, caller, wanted)
-    if row.workspace != spec.workspace:
+    _check(row, spec.workspace, "searcher")
+    return msgspec.structs.replace(spec, search=msgspec.structs.replace(search, source_checkpoint=row.key))
+
+
+async def wanted_sources(services: Services, own: Own, said: AnswerSearch) -> tuple[str, ...]:
+    """The checkpoints of other experiments from which a custom search wants trials to begin. ``NotFound`` or
+    ``Conflict`` name one that no trial of it could read; an answer that is known already wants nothing."""
+    if not isinstance(own.search, CustomState) or said.cursor <= own.search.answered:
+        return ()
+    found: dict[str, None] = {}
+    for place, operation in enumerate(said.operations):
+        wanted = operation.checkpoint if isinstance(operation, MakeTrial) else ""
+        if not wanted or is_of_request(wanted):
+            continue
+        path = f"operations[{place}].checkpoint"
+        row = await services.journal.view(CheckpointRow.table, wanted)
+        if not isinstance(row, CheckpointRow):
+            raise NotFound(
+                "there is no such checkpoint",
+                object=f"checkpoint {wanted[:80]}",
+                next_step="Say the whole id, or 'request:NAME' for the latest of a trial of this search.",
+                path=path,
+            )
+        _check(row, own.exp.spec.workspace, path)
+        if row.experiment != own.exp.experiment:
+            found[wanted] = None
+    return tuple(found)
+
+
+def _check(row: CheckpointRow, workspace: str, path: str) -> None:
+    """A trial of this workspace can read it, and all of it is there."""
+    if row.workspace != workspace:
         raise Conflict(
-            f"it is in workspace {row.workspace}, and trials of {spec.workspace} may not read there",
+            f"it is in workspace {row.workspace}, and trials of {workspace} may not read there",
             object=f"checkpoint {row.key}",
             next_step=f"Submit the experiment into workspace {row.workspace}.",
-            path="searcher",
+            path=path,
         )
     if row.state != CheckpointState.COMMITTED:
         raise Conflict(
             f"it is {row.state}, not whole",
             object=f"checkpoint {row.key}",
             next_step="Choose another one with 'clutch checkpoint list'.",
-            path="searcher",
+            path=path,
         )
-    return msgspec.structs.replace(spec, search=msgspec.structs.replace(search, source_checkpoint=row.key))
