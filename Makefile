@@ -7,6 +7,8 @@ JOBS ?= 2
 TEST_JOBS ?= 3
 SEEDS ?= 0-999
 RAFT_SEEDS ?= 0-9999
+# Tests start hundreds of interpreters: each would compile everything again where a machine says not to keep bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak explore stores check sim sim-consensus bench clean
