@@ -58,6 +58,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Of this member alone, for roles whose members start again one by one."""
     setbacks: int = 0
     """How often in a row infrastructure failed it."""
+    setback: str = ""
+    """The last of them, in words."""
     rest_until: float = 0.0
     placed_at: float = 0.0
     exit: Exit | None = None

@@ -52,7 +52,7 @@ def task_view(task: Task, slots: int) -> TaskView:
         project=task.spec.project,
         state=task.state,
         reason=task.reason or "",
-        detail=task.detail,
+        detail=task.detail or task.trouble,
         priority=task.priority or task.spec.priority,
         epoch=task.epoch,
         restarts=task.failures,

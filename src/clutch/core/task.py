@@ -65,6 +65,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """How often its own program failed; infrastructure does not count."""
     setbacks: int = 0
     """How often in a row infrastructure failed it."""
+    setback: str = ""
+    """What infrastructure did to its latest allocation, in words; empty if that ended otherwise."""
     rest_until: float = 0.0
     partings: int = 0
     """How often its ranks have lost each other for no reason that was found, since its last checkpoint."""
@@ -87,6 +89,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     reason: EndReason | None = None
     detail: str = ""
     ended_at: float = 0.0
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not run any more though nobody wished that; empty when it runs, or was not hindered."""
+        return self.setback if self.state in (TaskState.QUEUED, TaskState.RESTING) else ""
 
     def role(self, name: str) -> RoleSpec:
         for role in self.spec.roles:

@@ -24,12 +24,22 @@ from clutch.wire.outcomes import MemberState, NodeState, Verdict
 
 OWN = (ExitCause.OWN, ExitCause.OUT_OF_MEMORY, ExitCause.REFUSED)
 SAID = (ExitCause.PEER_FAILED,)
+UNSTARTED = (ExitCause.NEVER_STARTED, ExitCause.REFUSED, ExitCause.NO_DATA)
 
 
 def told(member: Member, exit: Exit) -> str:
-    """How a member ended, in words."""
+    """How a member ended, in words; of one that was never started also where, since that is where to look."""
     reason = f": {exit.reason}" if exit.reason else ""
+    if exit.cause in UNSTARTED and member.placement is not None:
+        return f"{member.member} was not started on node {member.placement.node} ({exit.cause}){reason}"
     return f"{member.member} exited with code {exit.code} ({exit.cause}){reason}"
+
+
+def setback_of(member: Member) -> str:
+    """What kept a member that is wanted again from going on, in words."""
+    if member.exit is not None:
+        return told(member, member.exit)
+    return f"{member.member} was lost on node {member.placement.node}" if member.placement is not None else ""
 
 
 def follows(member: Member) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from clutch.core.member import PRESENT, Member
+from clutch.core.member import ABSENT, PRESENT, Member
 from clutch.core.scheduling.plan import Plan
 from clutch.core.state import State
 from clutch.master.monitor import Monitor
@@ -41,7 +41,7 @@ def member_detail(state: State, member: Member, monitor: Monitor) -> MemberDetai
         node=node,
         slots=slots,
         backend=use.backend,
-        doing=use.doing,
+        doing=use.doing or (f"{member.state}: {member.setback}" if member.state in ABSENT and member.setback else ""),
         cpu_percent=use.cpu_percent,
         memory_bytes=use.memory_bytes,
         slot_percent=_slot_percent(monitor, node, slots),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clutch.core.allocation import Allocation
-from clutch.core.member import PRESENT, Member
+from clutch.core.member import ABSENT, PRESENT, Member
 from clutch.core.state import State
 from clutch.core.task import Task
 from clutch.wire.api import WhyWaiting
@@ -53,25 +53,27 @@ def of_live(
     if task.state is TaskState.RESTING:
         left = seconds(task.rest_until - now)
         rests = f"The cluster failed it {task.setbacks} times in a row, so it rests; it is queued again in {left}."
-        return f"{rests}{_barred(task)}"
+        return f"{rests}{_trouble(task)}"
     if task.state is TaskState.QUEUED or allocation is None:
         return _queued(task, waiting)
     return _running(task, allocation, members, uses, now)
 
 
-def _barred(task: Task) -> str:
-    """What was missing where."""
-    return "".join(f" Not tried on {bar.node} for now: {bar.detail.rstrip('.')}." for bar in task.barred[:4])
+def _trouble(task: Task) -> str:
+    """What was missing where, or what else kept its last run from going on."""
+    if task.barred:
+        return "".join(f" Not tried on {bar.node} for now: {bar.detail.rstrip('.')}." for bar in task.barred[:4])
+    return f" Its last run: {task.setback.rstrip('.')}." if task.setback else ""
 
 
 def _queued(task: Task, waiting: WhyWaiting | None) -> str:
     again = f" again, after run {task.epoch}" if task.epoch else ""
     if waiting is None:
-        return f"It is queued{again}: the scheduler looks at it in a moment."
+        return f"It is queued{again}: the scheduler looks at it in a moment.{_trouble(task)}"
     ahead = {0: "it is next in its pool's queue", 1: "1 is ahead of it"}
     place = ahead.get(waiting.position, f"{waiting.position} are ahead of it")
     blockers = f", and waits for {', '.join(waiting.blockers)}" if waiting.blockers else ""
-    return f"It is queued{again}: {waiting.detail or waiting.code}; {place}{blockers}.{_barred(task)}"
+    return f"It is queued{again}: {waiting.detail or waiting.code}; {place}{blockers}.{_trouble(task)}"
 
 
 def _running(task: Task, allocation: Allocation, members: list[Member], uses: Uses, now: float) -> str:
@@ -79,10 +81,12 @@ def _running(task: Task, allocation: Allocation, members: list[Member], uses: Us
     where = f"on {', '.join(nodes[:4])}{' and others' if len(nodes) > 4 else ''}" if nodes else "nowhere yet"
     backends = sorted({use.backend for use in uses.values()})
     how = f" with {' and '.join(backends)}" if backends else ""
-    over = f"Run {allocation.epoch} is over ({allocation.verdict})"
+    detail = f": {allocation.detail.rstrip('.')}" if allocation.detail else ""
+    over = f"Run {allocation.epoch} is over ({allocation.verdict}){detail}"
     match allocation.state:
         case AllocationState.PLACED:
-            return f"It is starting {where}{how} (run {allocation.epoch}): {_starting(members, uses)}."
+            starting = f"It is starting {where}{how} (run {allocation.epoch}): {_starting(members, uses)}."
+            return f"{starting}{_resting(members, now)}{_trouble(task)}"
         case AllocationState.LEAVING:
             leave = allocation.leave
             reason = f" ({leave.reason})" if leave is not None else ""
@@ -90,15 +94,26 @@ def _running(task: Task, allocation: Allocation, members: list[Member], uses: Us
             acked = "and has said that it will" if leave is not None and leave.acked else "and has not answered yet"
             return f"It was asked to leave {where}{reason} within {left}, {acked}."
         case AllocationState.ENDING:
-            detail = f": {allocation.detail}" if allocation.detail else ""
-            return f"{over}{detail}; what still runs {where} is being ended."
+            return f"{over}; what still runs {where} is being ended."
         case AllocationState.FLUSHING:
             left = seconds(allocation.flush_deadline - now)
             return f"{over}; its last output and metrics are being stored, for at most {left}."
     up = sum(m.state is MemberState.RUNNING for m in members)
     count = f"{up} of its {len(members)} members run" if len(members) > 1 else "It runs"
     wished = f"; {WISHED[task.wish]}" if task.wish in WISHED else ""
-    return f"{count} {where}{how} since {seconds(now - allocation.began_at)} (run {allocation.epoch}){wished}."
+    since = seconds(now - allocation.began_at)
+    return f"{count} {where}{how} since {since} (run {allocation.epoch}){wished}.{_resting(members, now)}"
+
+
+def _resting(members: list[Member], now: float) -> str:
+    """Members that are wanted again and wait, each with what keeps it from running."""
+    found = []
+    for member in members:
+        if member.state in ABSENT and member.setback:
+            rests = member.state is MemberState.RESTING
+            how = f"rests for {seconds(member.rest_until - now)}" if rests else "waits for a place"
+            found.append(f" {member.member} {how}; before: {member.setback.rstrip('.')}.")
+    return "".join(found[:3])
 
 
 def awaited(state: State, task: TaskId, now: float) -> str:

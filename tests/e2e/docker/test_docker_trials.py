@@ -8,6 +8,8 @@ from pathlib import Path
 
 from docker_trials import DockerCluster, mount, open_folder
 
+from clutch.cli.experiment_render import trial_text
+from clutch.sdk import calls, experiment_calls
 from clutch.testing.cluster import until
 
 TRIAL = str(Path(__file__).with_name("docker_trial.py"))
@@ -72,3 +74,26 @@ def test_data_that_is_not_there_is_named_with_its_node(place: DockerCluster, tmp
     experiment = place.start(["report"], mounts=[mount(data, "/data")], data={"path": "/data/part/nothing"})
     place.until_why(experiment, f"{missing} is not there on node n1")
     place.end(experiment)
+
+
+def test_an_image_that_cannot_be_pulled_is_named_with_its_node(place: DockerCluster) -> None:
+    """Its registry does not answer, so it is tried again; meanwhile everybody who asks is told why it does not run."""
+    image = "127.0.0.1:1/nobody/trains:1"
+    experiment = place.start(["report"], environment={"image": image})
+    said = (f"its image {image} could not be pulled", "on node n1", "connection refused", "reaches its registry")
+    task = f"{experiment}.1"
+    until(lambda: place.client.perform(calls.get_task(task)).task.state == "resting", "its rest")
+    shown = place.client.perform(calls.get_task(task)).task.detail
+    why = place.client.perform(calls.why_task(task)).sentence
+    trial = trial_text(place.client.perform(experiment_calls.get_trial(task)), None)
+    for words in (shown, why, trial, place.why(experiment)):
+        assert all(word in words for word in said), words
+    place.end(experiment)
+
+
+def test_a_container_that_cannot_be_made_is_named_with_its_node(place: DockerCluster, tmp_path: Path) -> None:
+    """Trying again would not help, so it fails, and says of what and where."""
+    experiment = place.start(["report"], mounts=[mount(tmp_path, "/proc/data")])
+    place.ended(experiment, "failed")
+    detail = place.trial(f"{experiment}.1").detail
+    assert "was not started on node n1 (refused): its container of image clutch-busybox:test could not" in detail

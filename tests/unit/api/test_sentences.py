@@ -7,7 +7,7 @@ import pytest
 
 from clutch.core.allocation import Allocation, Leave
 from clutch.core.member import Member
-from clutch.core.task import Task
+from clutch.core.task import Bar, Task
 from clutch.master.sentences import of_ended, of_live, seconds
 from clutch.wire.api import WhyWaiting
 from clutch.wire.ids import Fence, MemberId, NodeId, PoolName, TaskId
@@ -42,6 +42,38 @@ def test_what_waits() -> None:
     assert said(replace(TASK, state=TaskState.PAUSED)) == "It is paused: it waits until it is resumed."
     resting = replace(TASK, state=TaskState.RESTING, setbacks=4, rest_until=400.0)
     assert "4 times in a row" in said(resting) and "in 4 min" in said(resting)
+
+
+def test_what_hindered_its_last_run_is_said_until_it_runs() -> None:
+    setback = "c-1/main.0 was not started on node n1 (never_started): its image r/x could not be pulled: refused."
+    hindered = replace(TASK, setback=setback, setbacks=2, epoch=1)
+    waiting = WhyWaiting(code="no_room", detail="wants 1 slot", position=0)
+    placed, flushing = (replace(RUN, state=state) for state in (AllocationState.PLACED, AllocationState.FLUSHING))
+    over = replace(flushing, verdict=Verdict.INFRASTRUCTURE, detail=setback)
+    running = replace(hindered, state=TaskState.RUNNING)
+    for sentence in (
+        said(replace(hindered, state=TaskState.RESTING, rest_until=400.0)),
+        said(hindered, waiting=waiting),
+        said(hindered),
+        said(running, placed),
+        said(running, over),
+    ):
+        assert setback.rstrip(".") in sentence and sentence.endswith(".") and ".." not in sentence
+    assert setback not in said(running, RUN)
+    barred = (Bar(NodeId("n1"), 500.0, "/mnt/set is not there on node n1"),)
+    lacking = said(replace(hindered, state=TaskState.RESTING, barred=barred))
+    assert lacking.endswith("Not tried on n1 for now: /mnt/set is not there on node n1."), "said once"
+
+
+def test_a_member_that_is_wanted_again_says_what_hindered_it() -> None:
+    setback = "c-1/main.0 was not started on node n1 (never_started): no image"
+    absent = replace(MEMBER, placement=None, setback=setback)
+    resting = replace(absent, state=MemberState.RESTING, rest_until=164.0)
+    waiting = replace(absent, state=MemberState.WANTED)
+    task = replace(TASK, state=TaskState.RUNNING)
+    for run in (RUN, replace(RUN, state=AllocationState.PLACED)):
+        assert f"c-1/main.0 rests for 4 s; before: {setback}." in of_live(task, run, [resting], None, {}, 160.0)
+        assert f"c-1/main.0 waits for a place; before: {setback}." in of_live(task, run, [waiting], None, {}, 160.0)
 
 
 @pytest.mark.parametrize("state", list(AllocationState))

@@ -283,9 +283,8 @@ class DockerContainers:
         except (aiohttp.ClientError, TimeoutError, OSError) as gone:
             raise Unavailable(f"the container engine at {self._socket} does not answer: {gone}") from gone
         except aiodocker.DockerError as refused:
-            if refused.status != NO_CONNECTION:
-                raise
-            raise Unavailable(f"the container engine does not answer: {refused.message}") from refused
+            how = "does not answer" if refused.status == NO_CONNECTION else f"answers {refused.status}"
+            raise Unavailable(f"the container engine {how}: {refused.message}") from refused
 
 
 async def _removed(container: aiodocker.containers.DockerContainer) -> None:

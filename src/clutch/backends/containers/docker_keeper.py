@@ -115,7 +115,8 @@ class Keeper:
                 self._bring_up(self.body)
         except (EngineGone, Refused) as failed:
             if not self.asked_to_start and self.body is not None:
-                raise Over(Verdict(127, NEVER_STARTED, f"the engine does not answer: {failed}")) from failed
+                gone = Verdict(127, NEVER_STARTED, f"the engine does not answer: {failed}. See that it runs.")
+                raise Over(gone) from failed
             self._lose_engine()
         while True:
             try:
@@ -138,7 +139,8 @@ class Keeper:
         except Refused as refused:
             if refused.status == 409:
                 return self._take_up()  # a container of this name was made for this directory's path: never another
-            raise Over(Verdict(127, REFUSED, f"its container could not be made: {refused}")) from refused
+            said = f"its container of image {body['Image']} could not be made: {refused}"
+            raise Over(Verdict(127, REFUSED, said)) from refused
         self._hear(0)
         if self.ordered:
             self._remove()
@@ -166,7 +168,7 @@ class Keeper:
         why = refused.message
         if "could not select device driver" in why:
             why += " (the engine has no NVIDIA container toolkit)"
-        raise Over(Verdict(127, REFUSED, f"it could not be started: {why}"))
+        raise Over(Verdict(127, REFUSED, f"its container of image {body['Image']} could not be started: {why}"))
 
     def _take_up(self) -> None:
         """Look after a container that an earlier keeper, or this one before a break, has started."""
@@ -309,9 +311,8 @@ class Keeper:
         self.processes.sample(now=True)
         self.killed_at = time.monotonic()
         try:
-            self.engine.ask("POST", f"/containers/{self.container}/kill?signal=KILL", None, QUICK_S)
-        except Refused:
-            pass  # it is dead already, or the engine cannot: then we try
+            with suppress(Refused):  # it is dead already
+                self.engine.ask("POST", f"/containers/{self.container}/kill?signal=KILL", None, QUICK_S)
         except EngineGone:
             self.processes.kill()
 

@@ -14,6 +14,7 @@ from clutch.backends.containers.docker_images import Progress, auth_header, pull
 from clutch.backends.containers.docker_verdict import REFUSED, Verdict, unpulled
 
 SAY_EVERY_S = 0.5
+PUT = "Put it there, or let it be pulled."
 
 
 class Image(NamedTuple):
@@ -36,7 +37,7 @@ def get_image(
             if refused.status != 404:
                 return Verdict(127, REFUSED, f"its image {name}: {refused}")
     if image.policy == "never":
-        return Verdict(127, REFUSED, f"its image {name} is not on this node, and it may not be pulled")
+        return Verdict(127, REFUSED, f"its image {name} is not on this node, and it may not be pulled. {PUT}")
     progress = Progress(name)
     say(progress.text(), 0.0)
     try:

@@ -20,6 +20,8 @@ LOST_CODE = 255
 INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
 NOT_THERE = ("not found", "unknown", "denied", "unauthorized", "no basic auth", "invalid reference")
 """How registries say that trying again is no use."""
+ERROR_SHOWN = 250
+"""So much of an engine's words, so that what follows them is read too."""
 
 
 class Verdict(NamedTuple):
@@ -76,8 +78,10 @@ def verdict(seen: Seen) -> Verdict:
 
 def unpulled(image: str, error: str) -> Verdict:
     """An image that could not be fetched: its user's doing if there is none of that name, or they may not have it."""
-    theirs = any(word in error.lower() for word in NOT_THERE)
-    return Verdict(127, REFUSED if theirs else NEVER_STARTED, f"its image {image} could not be pulled: {error}")
+    said = f"its image {image} could not be pulled: {error[:ERROR_SHOWN].rstrip('. ')}."
+    if any(word in error.lower() for word in NOT_THERE):
+        return Verdict(127, REFUSED, f"{said} Correct its name, or give what its registry asks for (registry_auth).")
+    return Verdict(127, NEVER_STARTED, f"{said} See that this node reaches its registry, or put the image there.")
 
 
 def events_path(container: str, since: float, until: float) -> str:

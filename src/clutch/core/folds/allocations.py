@@ -27,7 +27,7 @@ from clutch.core.state import State
 from clutch.core.task import Task
 from clutch.wire import facts as f
 from clutch.wire.ids import MemberId, RequestId
-from clutch.wire.outcomes import AllocationState, MemberState, TaskState
+from clutch.wire.outcomes import AllocationState, MemberState, TaskState, Verdict
 from clutch.wire.schedule import PreemptReason
 
 replace = msgspec.structs.replace
@@ -146,7 +146,14 @@ def _allocation_ended(state: State, fact: f.AllocationEnded, recorded: Recorded)
         touch_member(state, member)
     state.touched.ended_allocations[fact.task, fact.epoch] = (replace(allocation, ended_at=recorded.at), gone)
     state.deadlines.clear(Due.FLUSH, fact.task)
-    task = replace(state.tasks[fact.task], failures=fact.failures, setbacks=fact.setbacks, rest_until=fact.rest_until)
+    hindered = allocation.verdict is Verdict.INFRASTRUCTURE
+    task = replace(
+        state.tasks[fact.task],
+        failures=fact.failures,
+        setbacks=fact.setbacks,
+        setback=allocation.detail if hindered else "",
+        rest_until=fact.rest_until,
+    )
     if fact.to is TaskState.ENDED:  # the fact that follows in the same batch says why, and takes it out of the state
         put_task(state, task)
         return

@@ -21,6 +21,7 @@ from clutch.core.folds.indexes import (
 from clutch.core.member import Member
 from clutch.core.recorded import Recorded
 from clutch.core.state import State
+from clutch.core.verdicts import setback_of
 from clutch.wire import facts as f
 from clutch.wire.ids import RequestId
 from clutch.wire.messages import MemberStatus
@@ -74,6 +75,7 @@ def _member_wanted(state: State, fact: f.MemberWanted, recorded: Recorded) -> No
         state=to,
         failures=fact.failures,
         setbacks=fact.setbacks,
+        setback=setback_of(known) if known is not None and fact.setbacks else "",
         rest_until=fact.rest_until,
     )
     state.members[fact.member] = member

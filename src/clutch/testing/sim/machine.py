@@ -136,7 +136,8 @@ class Machine:
             return
         luck = self.world.chance("starts").random()
         if luck < 0.02:
-            self.ended(key, Exit(126, ExitCause.NO_DATA if luck < 0.005 else ExitCause.NEVER_STARTED))
+            cause, why = (ExitCause.NO_DATA, "no data") if luck < 0.005 else (ExitCause.NEVER_STARTED, "no image")
+            self.ended(key, Exit(126, cause, reason=why))
             return
         directory.status = MemberStatus.RUNNING
         program = program_in(directory.wanted.payload)

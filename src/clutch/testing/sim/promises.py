@@ -80,6 +80,10 @@ class Promises:
                 somebody = any(m.state in members.PRESENT for m in state.members_of(task))
                 if leave is not None and somebody and recorded.at < leave.deadline:
                     self.break_("P4", f"{task} was evicted {leave.deadline - recorded.at:.1f} s early", task)
+            case f.TaskMoved(task) if state.tasks[task].state is TaskState.RESTING and not state.tasks[task].setback:
+                self.break_("law 11", f"{task} has rested, and nobody could tell why", task)
+            case f.MemberRested(member) if not state.members[member].setback:
+                self.break_("law 11", f"{member} has rested, and nobody could tell why", member.task)
             case f.LeaseReclaimed(lease):
                 if recorded.cause == "scheduler" and state.leases[lease].state is LeaseState.HELD:
                     self.break_("P4", f"lease {lease} was taken from a running cell", lease)

@@ -76,6 +76,9 @@ def tasks_of(view: TrialView) -> tuple[TaskId, ...]:
 
 async def trial_detail(services: Services, view: TrialView) -> TrialDetail:
     progress = services.push.progress_of(TaskId(view.task))
+    live = (await services.loop.settled()).tasks.get(TaskId(view.task))
+    if live is not None and not view.detail:
+        view = msgspec.structs.replace(view, detail=live.trouble)
     return TrialDetail(
         view=view,
         hparams=_object(view.hparams),
