@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 import psutil  # type: ignore[import-untyped]
+import structlog
 
 from clutch.backends.containers.base import Key
 from clutch.wire.containers import Usage
@@ -150,7 +151,9 @@ async def _use_of(members: Members, one: Watched, before: tuple[float, MemberUse
     now = time.monotonic()
     try:
         usage = await members.usage(one.key)
-    except (ClutchError, OSError):
+    except Exception as failed:  # figures are only shown: whatever is wrong with them must not end the agent
+        if not isinstance(failed, ClutchError | OSError):
+            structlog.get_logger("clutch.agent").warning("not measured", member=str(one.key.member), error=repr(failed))
         usage = Usage(0.0, 0, 0)
     percent = 0.0
     if before is not None and before[0] and now > before[0]:

@@ -64,6 +64,14 @@ class DockerGround:
             sizes[piece.stream] += len(piece.data)
         return b"".join(streams["stdout"]), b"".join(streams["stderr"])
 
+    def move_away(self, key: Key) -> None:
+        """From now on its processes cannot be seen from here, as if its engine ran on another machine."""
+        path = self.directories.path(key) / shim.STARTED
+        fields = shim.unpack(path.read_bytes())
+        assert fields is not None
+        kept = [(name, b"0" if name == "pid" else value) for name, value in fields]
+        shim.write_record(str(path.parent), path.name, kept, durable=False)
+
     # -- harm ----------------------------------------------------------------------------------------------------
 
     def keeper(self, key: Key) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -23,7 +24,7 @@ from clutch.testing import docker
 from clutch.testing.bars import within
 from clutch.testing.containers_suite import eventually
 from clutch.testing.docker_ground import PATIENCE_S, DockerGround, key_of
-from clutch.wire.containers import ContainerSpec, ExitRecord, Limits, Mount, Pull, RunAs
+from clutch.wire.containers import ContainerSpec, ExitRecord, Limits, Mount, Pull, RunAs, Usage
 from clutch.wire.errors import BadRequest, Unavailable
 from clutch.wire.messages import ExitCause, MemberStatus
 from clutch.wire.resources import CUDA, Slot
@@ -302,3 +303,20 @@ async def test_a_forgotten_member_leaves_nothing_in_the_engine(ground: DockerGro
     await containers.wait(key_of(spec), PATIENCE_S)
     await containers.forget(key_of(spec))
     await eventually(lambda: not ground.exists(key_of(spec)))  # its keeper may be just at it
+
+
+# -- use ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_engine_elsewhere_is_asked_for_use_and_a_container_may_end_meanwhile(ground: DockerGround) -> None:
+    containers, spec = ground.open(), ground.sh("m", "while :; do :; done")
+    key = key_of(spec)
+    await containers.start(spec)
+    await eventually(lambda: bool(ground.keeper(key)))
+    ground.move_away(key)
+    usage = await containers.usage(key)
+    assert usage.cpu_s > 0.0 and usage.memory_bytes > 0 and usage.processes >= 1
+    asking = asyncio.create_task(containers.usage(key))  # the engine looks twice, a second apart
+    await containers.end(key)
+    await containers.wait(key, PATIENCE_S)
+    assert await asking == Usage(0.0, 0, 0)

@@ -224,6 +224,7 @@ class Many:
     def __init__(self, count: int) -> None:
         self.measured: dict[Key, int] = {}
         self.keys = [key(number) for number in range(count)]
+        self.trouble: Exception = Unavailable("it is just gone")
 
     def watched(self) -> list[Watched]:
         return [Watched(one, "process", "", (), (1,)) for one in self.keys]
@@ -231,7 +232,7 @@ class Many:
     async def usage(self, one: Key) -> Usage:
         self.measured[one] = self.measured.get(one, 0) + 1
         if one == self.keys[0]:
-            raise Unavailable("it is just gone")
+            raise self.trouble
         return Usage(float(self.measured[one]), 100, 2)
 
 
@@ -267,6 +268,17 @@ async def test_members_take_turns_and_all_are_measured(tmp_path: Path) -> None:
     running.cancel()
     assert last.members[1].processes == 2 and last.members[1].ports == (1,) and last.labels == {"rack": "7"}
     assert last.disk_free_bytes > 0 and last.memory_bytes > 0 and last.backends == ("process",)
+
+
+async def test_an_agent_outlives_whatever_is_wrong_with_a_figure(tmp_path: Path) -> None:
+    said: asyncio.Queue[NodeUse] = asyncio.Queue()
+    members = Many(2)
+    members.trouble = IndexError("a backend's slip")
+    running = asyncio.create_task(monitor(tmp_path, said).run(members))
+    for _ in range(2):
+        found = (await said.get()).members
+    running.cancel()
+    assert [one.processes for one in found] == [0, 2]
 
 
 async def test_why_a_member_ended_is_said_at_once_a_few_times_and_again_to_a_new_master(tmp_path: Path) -> None:
