@@ -1,8 +1,8 @@
 """A launcher of your own, in the manner of mpirun: a hostfile, and OMPI_COMM_WORLD_* for every rank.
 
-    clutch run --slots 4 --launch mpi_like:MpiLike -- python hello.py        (in this folder)
+    clutch run --slots 4 --launch mpi_like:MpiLike -- python hello.py        (in this folder, on a node with four slots)
 
-or in an experiment's configuration:
+With ``--slots 2 --count 2`` there are two on each of two nodes. Or in an experiment's configuration:
 
     entrypoint: [python, hello.py]
     launch: {class: "mpi_like:MpiLike"}

@@ -12,6 +12,7 @@ from clutch.cli.lists import Column, Json, facts, moment, screen_width, show_lis
 from clutch.cli.where import connect
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+KEPT = "committed,partial,deleting,lost"
 One = Annotated[str, typer.Argument(help="Its id, or a unique beginning of it.")]
 
 
@@ -19,23 +20,20 @@ One = Annotated[str, typer.Argument(help="Its id, or a unique beginning of it.")
 def list_checkpoints(
     context: typer.Context,
     experiment: Annotated[str, typer.Argument(help="An experiment, or a trial as EXPERIMENT.NUMBER.")],
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that were deleted.")] = False,
     state: Annotated[str, typer.Option(help="Only in these states, joined by commas.")] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 1000,
     as_json: Json = False,
 ) -> None:
-    """List the checkpoints of an experiment or a trial."""
+    """List the checkpoints of an experiment or a trial that have files."""
     from clutch.cli.experiment_render import CHECKPOINTS
     from clutch.wire.experiments import trial_of
 
     with connect(context) as client:
-        if trial_of(experiment) is not None:
-            trial = client.trial(experiment)
-            rows = trial.checkpoints()
-        else:
-            rows = client.experiment(experiment).checkpoints(state=state)
-        show_list(
-            lambda: list(islice(rows, limit)), CHECKPOINTS, as_json=as_json, watch=False, empty="No checkpoint."
-        )  # fmt: skip
+        whose = client.trial(experiment) if trial_of(experiment) is not None else client.experiment(experiment)
+        rows = whose.checkpoints(state=state or ("" if everything else KEPT))
+        empty = "No checkpoint." if everything or state else "No checkpoint; with --all also those that were deleted."
+        show_list(lambda: list(islice(rows, limit)), CHECKPOINTS, as_json=as_json, watch=False, empty=empty)
 
 
 @app.command("show")

@@ -73,12 +73,18 @@ CHECKPOINTS = (
     Column("trial", lambda row: row.trial, 3),
     Column("step", lambda row: row.step, 0, True),
     Column("metric", lambda row: number(row.value) if row.has_value else "", 1, True),
-    Column("size", lambda row: f"{row.size_bytes / 2**20:.1f}M", 2, True),
+    Column("size", lambda row: _size(row.size_bytes), 2, True),
     Column("state", lambda row: row.state),
     Column("held by", lambda row: words(row.pins), 5),
     Column("storage", lambda row: row.storage or "workspace", 6),
     Column("age", lambda row: ago(row.committed_at, time.time()), 4, True),
 )
+
+
+def _size(size_bytes: int) -> str:
+    from clutch.sdk.code import human_size
+
+    return human_size(size_bytes)
 
 
 def _shortened(text: str) -> str:

@@ -196,9 +196,9 @@ class Trial:
         """Its metrics as series: ``group``, ``name``, ``points`` (0: as many as the master gives)."""
         return self.client.perform(calls.trial_metrics(self.id, **fields)).items
 
-    def checkpoints(self) -> Iterator[CheckpointRow]:
+    def checkpoints(self, **filters: Any) -> Iterator[CheckpointRow]:
         experiment = self.id.rpartition(".")[0]
-        return self.client.items(calls.list_checkpoints(experiment, trial=self.id))
+        return self.client.items(calls.list_checkpoints(experiment, trial=self.id, **filters))
 
     def latest_checkpoint(self) -> Checkpoint:
         found = self.detail().view.checkpoint

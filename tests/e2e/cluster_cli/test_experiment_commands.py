@@ -111,6 +111,8 @@ def test_metrics_as_files(admin: User, done: dict[str, str], tmp_path: Path) -> 
 
 def test_checkpoints_come_here(admin: User, done: dict[str, str], tmp_path: Path) -> None:
     (found,) = rows(admin, "checkpoint", "list", done["best"])
+    assert rows(admin, "checkpoint", "list", done["best"], "--state", "deleted") == []
+    assert found in rows(admin, "checkpoint", "list", done["best"], "--all")
     for name, words in {"straight": (), "master": ("--through-master",), "some": ("--only", "*.txt")}.items():
         target = tmp_path / name
         admin.run("checkpoint", "download", found["key"], str(target), *words)
