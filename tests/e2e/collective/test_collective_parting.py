@@ -10,7 +10,7 @@ from ranks_ground import Ranks
 
 from clutch.runtime.collective.parting import GRACE_S
 from clutch.testing.bars import within
-from clutch.wire.last_words import PEER_FAILED, PEER_LOST, PEER_LOST_CODE, Words, understood
+from clutch.wire.last_words import FAILED, PEER_FAILED, PEER_LOST, PEER_LOST_CODE, Words, understood
 
 LAUNCHED = {"CLUTCH_TASK": "t", "CLUTCH_MASTERS": "http://127.0.0.1:9", "CLUTCH_TOKEN": "t", "CLUTCH_FENCE": "g1e1i1"}
 """As if a cluster had started them; its master is away."""
@@ -67,7 +67,7 @@ with clutch.init(on_peer_lost="raise" if RANK == 3 else "end") as run:
 
 
 @pytest.mark.timeout(60)
-def test_the_one_that_failed_says_nothing_of_peers_and_the_others_say_that_it_failed(tmp_path: Path) -> None:
+def test_the_one_that_failed_says_so_and_the_others_say_that_it_failed(tmp_path: Path) -> None:
     text = f"""{WORDS}
 with clutch.init() as run:
     run.distributed.barrier()
@@ -80,7 +80,7 @@ with clutch.init() as run:
 """
     with Ranks(text, 3, tmp_path, LAUNCHED) as ranks:
         assert [process.wait(30) for process in ranks.processes] == [9, 1, 9]
-    assert words(tmp_path, 1) is None
+    assert words(tmp_path, 1) == Words(FAILED, 1, "rank 1 failed: ValueError: the loss is not finite")
     for rank in (0, 2):
         found = words(tmp_path, rank)
         assert found is not None and found.what == PEER_FAILED, found
@@ -98,4 +98,5 @@ with clutch.init() as run:
     with Ranks(text, 2, tmp_path, LAUNCHED) as ranks:
         assert [process.wait(30) for process in ranks.processes] == [1, 0]
         assert "it closed its group before" in ranks.stderr(0)
-    assert words(tmp_path, 0) is None, "nobody was lost"
+    found = words(tmp_path, 0)
+    assert found is not None and found.what == FAILED and "it closed its group" in found.text, "nobody was lost"

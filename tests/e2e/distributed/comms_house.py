@@ -39,6 +39,9 @@ def main() -> None:
     places = seats(orders["nodes"])
     keys = [new_keys() for _ in orders["nodes"]]
     port = orders.get("port") or free_port()
+    if orders["story"] == "torch_values":
+        import torch  # noqa: F401  once for all ranks, which are forks of this process
+
     children = []
     for rank, (local_rank, local_size) in enumerate(places):
         member = next(n for n, _ in enumerate(orders["nodes"]) if rank < sum(orders["nodes"][: n + 1]))

@@ -5,10 +5,15 @@ from typing import Any
 import pytest
 from comms_ground import play
 
-SHAPES = [[1], [2], [1, 1], [2, 1], [3], [1, 1, 1], [4, 1, 3, 1], [9], [16], [5, 1, 7, 3], [1] * 9, [1] * 17 + [2]]
+SHAPES = [[1], [2], [1, 1], [2, 1], [1, 1, 1], [4, 1, 3, 1], [9], [1] * 9, [1] * 17 + [2]]
+MORE_SHAPES = [[3], [16], [5, 1, 7, 3]]
 
 
-@pytest.mark.parametrize("nodes", SHAPES, ids=lambda nodes: "-".join(map(str, nodes)))
+@pytest.mark.parametrize(
+    "nodes",
+    [*SHAPES, *(pytest.param(nodes, marks=pytest.mark.slow) for nodes in MORE_SHAPES)],
+    ids=lambda nodes: "-".join(map(str, nodes)),
+)
 def test_every_call_gives_what_it_promises(nodes: list[int]) -> None:
     size = sum(nodes)
     ranks = list(range(size))

@@ -2,16 +2,19 @@
 
 import random
 import signal
+from functools import partial
 
 import pytest
-from comms_ground import House, house, hurt, in_threads, play
+from comms_ground import at_once, house, hurt, play
 
 from clutch.testing.bars import within
 
 WITHIN_S = within(3.0)
 AT_ONCE_S = within(0.5)
 SHAPES = [[4], [2, 2], [1, 1, 1], [5], [3, 1], [1, 2, 1, 2]]
-SEEDS = range(30)
+QUICK_SEEDS = (0, 1, 3, 5, 7, 14, 17, 20, 26)
+"""Every shape, the chief and others, messages of every size."""
+SEEDS = [seed if seed in QUICK_SEEDS else pytest.param(seed, marks=pytest.mark.slow) for seed in range(30)]
 
 
 def kill(seed: int) -> tuple[list[int], int, float, int]:
@@ -32,12 +35,14 @@ def test_who_is_killed_is_named_by_all_the_others_in_time(seed: int) -> None:
         assert one["at"] - hurt_at[victim] < WITHIN_S
 
 
-@pytest.mark.parametrize(("nodes", "victim"), [([3], 1), ([2, 2], 2), ([1, 1, 1], 0)])
-def test_who_is_stopped_is_named_by_all_the_others_in_time(nodes: list[int], victim: int) -> None:
-    ranks, hurt_at = hurt(nodes, "busy", [[0.1, victim, int(signal.SIGSTOP)]])
-    for one in ranks[:victim] + ranks[victim + 1 :]:
-        assert (one.get("error"), one.get("ranks")) == ("peer_lost", [victim]), one
-        assert one["at"] - hurt_at[victim] < WITHIN_S
+def test_who_is_stopped_is_named_by_all_the_others_in_time() -> None:
+    def stop(nodes: list[int], victim: int) -> None:
+        ranks, hurt_at = hurt(nodes, "busy", [[0.1, victim, int(signal.SIGSTOP)]])
+        for one in ranks[:victim] + ranks[victim + 1 :]:
+            assert (one.get("error"), one.get("ranks")) == ("peer_lost", [victim]), one
+            assert one["at"] - hurt_at[victim] < WITHIN_S
+
+    at_once([lambda: stop([3], 1), lambda: stop([2, 2], 2), lambda: stop([1, 1, 1], 0)])
 
 
 @pytest.mark.parametrize("victim", [0, 3])
@@ -48,12 +53,13 @@ def test_a_death_while_nobody_speaks_fails_the_next_call_at_once(victim: int) ->
         assert one["result"]["took_s"] < AT_ONCE_S
 
 
-@pytest.mark.parametrize("nodes", [[4], [2, 2], [1, 1, 1, 1]])
-def test_who_stays_away_is_named_when_the_time_is_over(nodes: list[int]) -> None:
-    for rank, one in enumerate(play(nodes, "late", who=[1, 3], seconds=3.0)):
-        assert one["code"] == "timed_out", one
-        assert "2 ranks (1, 3) did not come to allgather() #3 within 1 s" in one["said"]
-        assert one["took_s"] < (WITHIN_S if rank in (0, 2) else AT_ONCE_S)
+def test_who_stays_away_is_named_when_the_time_is_over() -> None:
+    shapes = ([4], [2, 2], [1, 1, 1, 1])
+    for ranks in at_once([partial(play, nodes, "late", who=[1, 3], seconds=3.0) for nodes in shapes]):
+        for rank, one in enumerate(ranks):
+            assert one["code"] == "timed_out", one
+            assert "2 ranks (1, 3) did not come to allgather() #3 within 1 s" in one["said"]
+            assert one["took_s"] < (WITHIN_S if rank in (0, 2) else AT_ONCE_S)
 
 
 @pytest.mark.parametrize("who", [0, 1, 3])
@@ -90,13 +96,5 @@ def test_ranks_in_different_calls_are_named_with_both_calls(nodes: list[int], ca
 
 
 def test_groups_on_one_machine_do_not_disturb_each_other() -> None:
-    houses: list[House] = []
-
-    def one_more() -> None:
-        with house([2, 1], "every_collective") as ranks:
-            houses.append(ranks)
-            found, _ = ranks.finish()
-            assert all("result" in one for one in found)
-
-    in_threads([one_more] * 4)
-    assert len(houses) == 4
+    found = at_once([partial(play, [2, 1], "every_collective")] * 3)
+    assert [len(ranks) for ranks in found] == [3] * 3

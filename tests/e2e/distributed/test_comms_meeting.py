@@ -389,31 +389,31 @@ def test_processes_of_one_member_know_each_other_by_its_token() -> None:
 
 
 TORCH = """
-import os, sys, json
+import json, os, sys
 import torch.distributed as dist
 from clutch.runtime.distributed import Group
-rank, size, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+size, port = int(sys.argv[1]), sys.argv[2]
+rank = next((rank for rank in range(1, size) if not os.fork()), 0)
 dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
 found = []
 for _ in range(2):
     with Group.from_torch(timeout_s=60) as group:
         found.append([group.local_rank, group.local_size, group.allgather(rank)])
-print(json.dumps(found))
+os.write(1, json.dumps(found).encode() + b"\\n")
 dist.destroy_process_group()
+if not rank:
+    assert [os.wait()[1] for _ in range(1, size)] == [0] * (size - 1)
 """
 
 
 def test_ranks_of_torch_meet_by_its_store() -> None:
-    port = free_port()
+    """Forks of one process, which has loaded PyTorch once."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", TORCH, str(rank), "3", str(port)], stdout=subprocess.PIPE, text=True, env=environment
-        )
-        for rank in range(3)
-    ]
-    found = [json.loads(process.communicate(timeout=100)[0]) for process in running]
-    assert found == [[[rank, 3, [0, 1, 2]]] * 2 for rank in range(3)]
+    ranks = subprocess.run(
+        [sys.executable, "-c", TORCH, "3", str(free_port())], stdout=subprocess.PIPE, timeout=100, env=environment
+    )
+    found = sorted(json.loads(line) for line in ranks.stdout.splitlines())
+    assert ranks.returncode == 0 and found == [[[rank, 3, [0, 1, 2]]] * 2 for rank in range(3)]
 
 
 def open_files() -> int:

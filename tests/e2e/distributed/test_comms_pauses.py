@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from comms_ground import house
+from comms_ground import at_once, house
 
 from clutch.testing import namespaces
 from clutch.testing.bars import within
@@ -28,10 +28,12 @@ def went_on(nodes: list[int], story: str, wounds: list[list[Any]], **orders: Any
     assert len({str(one["result"]) for one in found}) == 1
 
 
-@pytest.mark.parametrize(("nodes", "victim"), [([1, 1], 0), ([2, 2], 2), ([3], 1)])
-def test_who_stops_for_a_second_is_waited_for(nodes: list[int], victim: int) -> None:
-    wounds = [[0.2, victim, STOP], [1.2, victim, GO_ON]]
-    went_on(nodes, "goes_on", wounds, options={"seconds": 1.6, "size": 30_000})
+def test_who_stops_for_a_second_is_waited_for() -> None:
+    def stop(nodes: list[int], victim: int) -> None:
+        wounds = [[0.2, victim, STOP], [1.2, victim, GO_ON]]
+        went_on(nodes, "goes_on", wounds, options={"seconds": 1.6, "size": 30_000})
+
+    at_once([lambda: stop([1, 1], 0), lambda: stop([2, 2], 2), lambda: stop([3], 1)])
 
 
 def all_stop(size: int, for_s: float) -> list[list[Any]]:
@@ -41,10 +43,12 @@ def all_stop(size: int, for_s: float) -> list[list[Any]]:
     ]
 
 
-@pytest.mark.parametrize("nodes", [[2], [1, 1], [2, 2]])
-def test_nobody_is_called_dead_when_all_were_stopped(nodes: list[int]) -> None:
-    wounds = all_stop(sum(nodes), 1.6)
-    went_on(nodes, "goes_on", wounds, options={"seconds": 2.2, "size": 30_000}, meeting=QUICK)
+def test_nobody_is_called_dead_when_all_were_stopped() -> None:
+    def stop(nodes: list[int]) -> None:
+        wounds = all_stop(sum(nodes), 1.6)
+        went_on(nodes, "goes_on", wounds, options={"seconds": 2.2, "size": 30_000}, meeting=QUICK)
+
+    at_once([lambda: stop([2]), lambda: stop([1, 1]), lambda: stop([2, 2])])
 
 
 @pytest.mark.slow
@@ -54,10 +58,13 @@ def test_nobody_is_called_dead_when_the_machine_stood_still(nodes: list[int], fo
     went_on(nodes, "goes_on", all_stop(sum(nodes), for_s), options={"seconds": for_s + 1.0, "size": 30_000})
 
 
-@pytest.mark.parametrize("who", [0, 2])
-def test_a_rank_whose_program_lets_no_thread_run_is_alive(who: int) -> None:
+def test_a_rank_whose_program_lets_no_thread_run_is_alive() -> None:
     """As compiled code does that keeps the interpreter's lock."""
-    went_on([2, 1], "holds_on", [], options={"who": who, "seconds": 1.6}, meeting=QUICK)
+
+    def hold(who: int) -> None:
+        went_on([2, 1], "holds_on", [], options={"who": who, "seconds": 1.6}, meeting=QUICK)
+
+    at_once([lambda: hold(0), lambda: hold(2)])
 
 
 @pytest.fixture

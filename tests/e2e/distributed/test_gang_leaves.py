@@ -52,7 +52,7 @@ def leaves(ground: Gangs, times: int, seed: int) -> None:
 @pytest.mark.timeout(120)
 def test_all_ranks_leave_at_the_same_step(tmp_path: Path) -> None:
     with Gangs(tmp_path, 2, 2) as ground:
-        leaves(ground, 5, seed=31)
+        leaves(ground, 3, seed=31)
 
 
 @pytest.mark.slow

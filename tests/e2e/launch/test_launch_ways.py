@@ -73,7 +73,7 @@ def test_ranks_start_one_process_for_each_slot_of_unequal_nodes(two_nodes: Groun
 @pytest.mark.parametrize(
     ("launch", "program"),
     [
-        (RanksLaunch(), REDUCE),
+        pytest.param(RanksLaunch(), REDUCE, marks=pytest.mark.slow),
         (TorchrunLaunch(), REDUCE),
         pytest.param(TorchrunLaunch(arguments=("--log-dir=logs",), processes=2), REDUCE, marks=pytest.mark.slow),
         (AccelerateLaunch(), ACCELERATED),
@@ -93,12 +93,16 @@ def test_ranks_of_two_nodes_reduce_together(two_nodes: Ground, launch: Launching
 
 def test_a_member_without_peers_has_ranks_too(two_nodes: Ground) -> None:
     roles = (RoleSpec(name="main", shape=Members(1, Resources(2, "artificial"))),)
-    for launch in (RanksLaunch(), TorchrunLaunch()):
-        task = two_nodes.submit({"program.py": REDUCE}, PYTHON, launch, roles=roles)
-        assert task.wait(90).task.reason == "done", "\n".join(texts(task))
-        assert sorted(t for t in texts(task) if "sum" in t) == [
-            f"[rank={n}] rank {n} of 2 local {n} sum 3" for n in range(2)
-        ]
+    task = two_nodes.submit({"program.py": REDUCE}, PYTHON, RanksLaunch(), roles=roles)
+    assert task.wait(90).task.reason == "done", "\n".join(texts(task))
+    assert sorted(t for t in texts(task) if "sum" in t) == [
+        f"[rank={n}] rank {n} of 2 local {n} sum 3" for n in range(2)
+    ]
+    task = two_nodes.submit({"program.py": TELL}, PYTHON, TorchrunLaunch(), roles=roles)
+    assert task.wait(90).task.reason == "done", "\n".join(texts(task))
+    assert [(one["RANK"], one["LOCAL_RANK"], one["WORLD_SIZE"]) for one in told(task)] == [
+        (str(n), str(n), "2") for n in range(2)
+    ]
     alone = (RoleSpec(name="main", shape=Members(1, Resources())),)
     task = two_nodes.submit({"program.py": TELL}, PYTHON, RanksLaunch(), roles=alone)
     assert task.wait(60).task.reason == "done", texts(task)
