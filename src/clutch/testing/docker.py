@@ -8,6 +8,7 @@ fetched. It needs root and an installed ``dockerd`` (Debian: ``apt-get install d
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import io
 import os
 import shutil
@@ -29,6 +30,8 @@ _START_S, _STOP_S = 60.0, 60.0
 _BUSYBOX_PATHS = ("/bin/busybox", "/usr/bin/busybox")
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PR_SET_PDEATHSIG = 1
+_PREFIX, _HELD = "clutch-docker-", "held"
+"""A private engine's folder, and the file in it that its owner has locked: with a killed owner goes the lock."""
 
 
 def missing() -> str:
@@ -175,13 +178,36 @@ def _die_with_parent() -> None:
 @contextmanager
 def temporary_engine(options: tuple[str, ...] = ()) -> Iterator[DockerEngine]:
     """A private engine with the busybox image, there for the length of a ``with`` block."""
-    engine = DockerEngine(Path(tempfile.mkdtemp(prefix="clutch-docker-")), options)
-    try:
-        engine.start()
-        import_image(engine.socket, BUSYBOX, busybox_root())
-        yield engine
-    finally:
-        engine.remove()
+    sweep()
+    engine = DockerEngine(Path(tempfile.mkdtemp(prefix=_PREFIX)), options)
+    with _holding(engine.folder):
+        try:
+            engine.start()
+            import_image(engine.socket, BUSYBOX, busybox_root())
+            yield engine
+        finally:
+            engine.remove()
+
+
+def sweep() -> None:
+    """Remove the engines of owners that were killed: what is left of their containers, their mounts, their folders."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            with (folder / _HELD).open("rb") as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                DockerEngine(folder).remove()
+        except OSError:
+            continue  # its owner lives, or has not come to say so
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[None]:
+    """Locked before it has its name, so that nobody can come in between."""
+    aside = folder / f".{_HELD}"
+    with aside.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        aside.rename(folder / _HELD)
+        yield
 
 
 @contextmanager
