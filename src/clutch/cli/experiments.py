@@ -165,7 +165,7 @@ def show_experiment(
         found = client.experiment(experiment)
         if config or source:
             detail = found.detail()
-            typer.echo(detail.source if source else _json(detail.config))
+            typer.echo(detail.source if source else _json(detail.config, indent=2))
             return
 
         def draw() -> str:
@@ -382,10 +382,10 @@ def compare(
     typer.echo(_json(found) if as_json else compared_text(found))
 
 
-def _json(value: Any) -> str:
+def _json(value: Any, indent: int = -1) -> str:
     import msgspec
 
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
 
 
 __all__ = ["ClutchError", "app", "submit_and_follow"]

@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from clutch.cli.curves import Curve, plot
+from clutch.cli.curves import Curve, are_curves, number, plot
 from clutch.cli.experiment_render import COLOURS
 from clutch.cli.lists import coloured
+from clutch.wire.errors import BadRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from clutch.wire.metrics import Series
 
 HEIGHT = 8
+FILES = (".csv", ".parquet")
 
 
 def write_metrics(
@@ -26,6 +28,9 @@ def write_metrics(
     from clutch.sdk import experiment_calls as calls
     from clutch.sdk.metric_export import export, pages
 
+    if target.suffix and target.suffix.lower() not in FILES and not tensorboard and not target.is_dir():
+        step = f"Write {' or '.join(FILES)} for a file; a folder gets the event files of TensorBoard."
+        raise BadRequest(f"nothing is written as {target.suffix}", object=str(target), next_step=step)
     asked = {"group": group, "name": names, "exact": True}
 
     def of_task(task: str) -> Iterator[Series]:
@@ -51,7 +56,9 @@ def drawn(series: Sequence[Series]) -> str:
             )
             for place, one in enumerate(one for one in series if (one.group, one.name) == (group, name))
         ]
-        lines = plot(curves, width, HEIGHT)
-        if lines:
+        if not are_curves(curves):
+            last = [f"{number(y)} at step {number(x)}" for curve in curves for x, y in curve.points[-1:]]
+            pictures += [f"{group}/{name}: {', '.join(last)}"] if last else []
+        elif lines := plot(curves, width, HEIGHT):
             pictures.append("\n".join([f"{group}/{name}", *lines]))
     return "\n\n".join(pictures)

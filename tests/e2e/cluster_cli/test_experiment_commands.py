@@ -107,6 +107,8 @@ def test_metrics_as_files(admin: User, done: dict[str, str], tmp_path: Path) -> 
     admin.run("trial", "metrics", done["best"], "--output", str(tmp_path / "all.parquet"))
     admin.run("trial", "metrics", done["best"], "--output", str(tmp_path / "events"), "--tensorboard")
     assert (tmp_path / "all.parquet").stat().st_size and list((tmp_path / "events").rglob("*tfevents*"))
+    wrong = admin.run("trial", "metrics", done["best"], "--output", str(tmp_path / "all.cvs"), code=2)
+    assert b"nothing is written as .cvs" in wrong.stderr and not (tmp_path / "all.cvs").exists()
 
 
 def test_checkpoints_come_here(admin: User, done: dict[str, str], tmp_path: Path) -> None:

@@ -97,7 +97,8 @@ class Projects:
         question = select(projects).where(is_row(projects, workspace=workspace, name=name))
         found = await self._database.read(lambda connection: connection.execute(question).first())
         if found is None:
-            raise NotFound("its workspace has no such project", object=f"project {workspace}/{name}")
+            step = "'clutch project list' shows those there are, 'clutch project create' makes one."
+            raise NotFound("its workspace has no such project", object=f"project {workspace}/{name}", next_step=step)
         return _project(found)
 
     async def page(self, workspace: str, after: str, limit: int) -> list[ProjectView]:
