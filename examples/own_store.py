@@ -2,7 +2,7 @@
 
 Put this file into an experiment's working directory and name the class in its configuration:
 
-    checkpoint_storage: {address: "class:own_store:CompressedFolder", options: {root: /mnt/cold}}
+    checkpoint_storage: {type: class, class: "own_store:CompressedFolder", options: {root: /mnt/cold}}
 """
 
 import os

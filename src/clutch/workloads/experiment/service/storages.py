@@ -114,7 +114,7 @@ async def file_pieces(
         raise Conflict(
             "the master cannot reach the storage that holds it",
             object=f"storage {storage.address}",
-            next_step="Read it where the storage can be seen, with 'clutch.Checkpoint' on a node.",
+            next_step="Read it in a trial: fork its experiment with --set searcher.source_checkpoint_uuid=CHECKPOINT.",
         )
     async with opened(services, storage, workspace) as blobs:
         for start in range(0, size_bytes, PIECE_BYTES):
