@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import clutch
 from clutch.backends.containers.docker_http import Engine
-from clutch.sdk import calls, experiment_calls
-from clutch.sdk.client import Client
 from clutch.testing import noop_trial
-from clutch.testing.cluster import Cluster, until
+from clutch.testing.cluster import Cluster
 from clutch.testing.docker import BUSYBOX
+from clutch.testing.experiments import Experiments
 from clutch.wire.errors import Conflict
-from clutch.wire.experiment_api import SubmitExperiment
-from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView
-from clutch.wire.output import OutputQuery
 
 NODE = "n1"
 PROGRAM = str(noop_trial.__file__)
-ENDED = ("completed", "cancelled", "failed")
-WAIT_S = 60.0
 SOURCE = Path(clutch.__file__).parents[1]
 PYTHON_FOLDERS = tuple(
     dict.fromkeys(map(str, (SOURCE, Path(sys.prefix), Path(sys.base_prefix), *map(Path, ("/usr", "/lib", "/lib64")))))
@@ -37,31 +30,20 @@ PYTHON_FOLDERS = tuple(
 SEARCH = f"{sys.prefix}/bin:{sys.base_prefix}/bin:/usr/bin:/bin"
 
 
-class DockerCluster:
+class DockerCluster(Experiments):
     """A master, and a node ``n1`` with artificial slots and this engine."""
 
     def __init__(self, folder: Path, socket: Path, slots: int = 4, options: tuple[str, ...] = ()) -> None:
-        self.folder = folder
+        super().__init__(folder, Cluster(folder / "cluster"))
         self.socket = socket
         self.engine = Engine(str(socket))
         self.slots = slots
-        self.cluster = Cluster(folder / "cluster")
         self._options = options
         self._codes = 0
 
-    def __enter__(self) -> DockerCluster:
-        self.cluster.__enter__()
-        try:
-            self.cluster.start()
-            self.add_agent(NODE, self.slots, *self._options)
-            self.cluster.wait_nodes(NODE)
-        except BaseException:
-            self.cluster.close()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.cluster.close()
+    def join(self) -> tuple[str, ...]:
+        self.add_agent(NODE, self.slots, *self._options)
+        return (NODE,)
 
     def add_agent(self, name: str, slots: int, *options: str) -> None:
         child = self.cluster.add_agent(name, slots, prefix=("env", f"DOCKER_HOST=unix://{self.socket}"))
@@ -69,10 +51,6 @@ class DockerCluster:
             child.kill()
             child.arguments += options
             child.start()
-
-    @property
-    def client(self) -> Client:
-        return self.cluster.client
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
@@ -103,44 +81,15 @@ class DockerCluster:
             for name, text in files.items():
                 (folder / name).write_text(text)
             code = self.client.upload(folder)
-        submitted = SubmitExperiment(config=self.config(do, steps, **more), code=code)
-        return self.client.perform(experiment_calls.submit_experiment(submitted)).experiment
-
-    def move(self, experiment: str, move: str) -> None:
-        self.client.perform(experiment_calls.move_experiment(experiment, move))
+        return self.submit(self.config(do, steps, **more), code=code).experiment
 
     def end(self, experiment: str) -> None:
         """However it ends."""
         with suppress(Conflict):  # it has ended already
             self.move(experiment, "kill")
-        self._waited(lambda: self.view(experiment).state in ENDED, experiment, f"{experiment} over")
+        self.until_ended(experiment)
 
     # -- looking ---------------------------------------------------------------------------------------------------
-
-    def view(self, experiment: str) -> ExperimentView:
-        return self.client.perform(experiment_calls.get_experiment(experiment)).view
-
-    def trials(self, experiment: str) -> list[TrialView]:
-        return list(self.client.items(experiment_calls.list_trials(experiment, limit=1000)))
-
-    def trial(self, trial: str) -> TrialView:
-        return self.client.perform(experiment_calls.get_trial(trial)).view
-
-    def checkpoints(self, experiment: str) -> list[CheckpointRow]:
-        return list(self.client.items(experiment_calls.list_checkpoints(experiment, limit=1000)))
-
-    def curve(self, trial: str, group: str, name: str, **more: Any) -> list[tuple[int, Any]]:
-        """Every step and value that counts; ``more``: of an epoch, of those that no longer count."""
-        fields = {"superseded": False, **more}
-        call = experiment_calls.trial_metrics(trial, group=group, name=name, points=100_000, **fields)
-        return sorted((point.step, point.value) for each in self.client.perform(call).items for point in each.points)
-
-    def output(self, task: str) -> list[str]:
-        return [line.text for line in self.client.perform(calls.read_output(OutputQuery(task=task))).lines]
-
-    def why(self, experiment: str) -> str:
-        found = self.client.perform(experiment_calls.why_experiment(experiment))
-        return "\n".join((found.sentence, *found.story))
 
     def containers(self, task: str = "") -> list[str]:
         """Those of the engine that run (for a task)."""
@@ -156,46 +105,11 @@ class DockerCluster:
         """``docker kill``."""
         self.engine.ask("POST", f"/containers/{container}/kill?signal=KILL")
 
-    def story(self, experiment: str) -> str:
-        """What a person would look at when a test fails."""
-        found = [f"{experiment}: {self.view(experiment).state}: {self.why(experiment)}"]
-        for trial in self.trials(experiment):
-            found.append(f"{trial.key} {trial.state} {trial.detail} step {trial.last_step} epoch {trial.epoch}")
-            found += [f"    {line}" for line in self.output(trial.task)[-12:]]
-        for child in (*self.cluster.masters, *self.cluster.agents.values()):
-            found += [f"{child.log.name} ends:", child.last_lines(8)]
-        return "\n".join(found)
-
     # -- waiting ---------------------------------------------------------------------------------------------------
-
-    def ended(self, experiment: str, state: str = "completed") -> ExperimentView:
-        def look() -> ExperimentView | None:
-            view = self.view(experiment)
-            return view if view.state in ENDED else None
-
-        view = self._waited(look, experiment, f"{experiment} over")
-        assert view.state == state, self.story(experiment)
-        return view
-
-    def until_trial(self, trial: str, holds: Callable[[TrialView], bool], what: str) -> TrialView:
-        def look() -> TrialView | None:
-            view = self.trial(trial)
-            return view if holds(view) else None
-
-        return self._waited(look, trial.rpartition(".")[0], f"trial {trial} {what}")
-
-    def reached(self, trial: str, step: int) -> TrialView:
-        return self.until_trial(trial, lambda view: view.last_step >= step, f"at step {step}")
 
     def until_why(self, experiment: str, words: str) -> None:
         """Until ``clutch why`` says so, of the experiment or of its trial."""
-        self._waited(lambda: words in self.why(experiment), experiment, f"why {experiment}: {words}")
-
-    def _waited(self, look: Callable[[], Any], experiment: str, what: str) -> Any:
-        try:
-            return until(look, what, WAIT_S)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.story(experiment)}") from None
+        self.waited(lambda: words in self.why(experiment), experiment, f"why {experiment}: {words}")
 
 
 def mount(source: Path | str, target: str, read_only: bool = True) -> dict[str, object]:

@@ -21,7 +21,7 @@ def test_paused_it_holds_no_slots_and_resumed_it_goes_on(ground: Ground) -> None
     experiment = ground.start([f"at 3: wait {gate}", *DO], 5, resources={"slots_per_trial": 2})
     ground.reached(f"{experiment}.1", 2)
     ground.move(experiment, "pause")
-    ground.until(experiment, "paused")
+    ground.until_state(experiment, "paused")
     ground.until_trial(f"{experiment}.1", lambda view: view.state == "paused", "paused")
     until(lambda: ground.held() == 0, "its slots to be free")
     gate.touch()
