@@ -11,7 +11,7 @@ from clutch.testing.sim.plan import SimPlan, make_plan
 from clutch.testing.sim.run import lived, run_plan
 from clutch.wire import facts as f
 from clutch.wire.experiment_views import ExperimentView, TrialView
-from clutch.wire.experiments import EXPERIMENT_ENDED, KIND, Asha, ExperimentState, Pbt, RandomSearch
+from clutch.wire.experiments import EXPERIMENT_ENDED, KIND, Asha, Custom, ExperimentState, Pbt, RandomSearch
 from clutch.workloads.experiment.controller.rows import experiment_view
 from clutch.workloads.experiment.machine import notes as n
 
@@ -19,8 +19,8 @@ SEEDS_MAX = 100
 
 
 def plan_of(seed: int, *, faults: bool = True) -> SimPlan:
-    """A seed's day with two experiments in it, whatever else it has."""
-    return msgspec.structs.replace(make_plan(seed, faults=faults), experiments=2)
+    """A seed's day with two experiments in it and one that begins from what they save, whatever else it has."""
+    return msgspec.structs.replace(make_plan(seed, faults=faults), experiments=2, borrowers=1)
 
 
 def unbroken(plan: SimPlan) -> Cluster:
@@ -46,8 +46,10 @@ def test_every_promise_holds_under_faults_in_every_kind_of_search_and_of_end() -
     methods: set[type] = set()
     states: set[str] = set()
     seen: set[str] = set()
+    borrowed = 0
     for seed in range(40):
         cluster = unbroken(plan_of(seed))
+        borrowed += cluster.borrower.begun if cluster.borrower is not None else 0
         for name, _, fact in notes(cluster):
             seen.add(type(fact).__name__)
             if isinstance(fact, n.Moved):
@@ -61,7 +63,8 @@ def test_every_promise_holds_under_faults_in_every_kind_of_search_and_of_end() -
                 )  # fmt: skip
                 own = cluster.controllers[KIND].open(name, opened.spec)
                 methods.add(type(own.exp.spec.search.method))
-    assert methods == {RandomSearch, Asha, Pbt}
+    assert methods == {RandomSearch, Asha, Pbt, Custom}
+    assert borrowed >= 10
     assert states == {str(state) for state in ExperimentState}
     ends = {f"trial {end}" for end in ("completed", "stopped", "cancelled", "failed", "invalid")}
     wanted = {"Deferred", "DeferredTaken", "CleanupEnded", "Pinned", "TrialContinued", "Removed", "Labelled"}

@@ -63,6 +63,7 @@ class Laboratory(Stage):
         self.table: dict[tuple[str, str], Any] = {}
         super().__init__({"experiment": ExperimentController()})
         self.owed: list[w.ExperimentNews] = []
+        self.released: list[w.Release] = []
         for number in range(nodes):
             self.add_node(f"n{number}", slots)
 
@@ -99,10 +100,15 @@ class Laboratory(Stage):
 
     def _do(self, event: e.Event) -> list[Fact]:
         facts = self.do(event)
-        self.owed += [
-            msgspec.msgpack.decode(f.payload, type=w.ExperimentNews) for f in facts if isinstance(f, EffectOwed)
-        ]
+        self._owe(facts)
         return facts
+
+    def _owe(self, facts: list[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, EffectOwed) and fact.kind == w.RELEASE:
+                self.released.append(msgspec.msgpack.decode(fact.payload, type=w.Release))
+            elif isinstance(fact, EffectOwed):
+                self.owed.append(msgspec.msgpack.decode(fact.payload, type=w.ExperimentNews))
 
     @property
     def own(self) -> Own:
@@ -177,9 +183,7 @@ class Laboratory(Stage):
         """Its process exits by itself."""
         self.up(task)
         facts = self.exit(self.chief(task), Exit(code, **more))
-        self.owed += [
-            msgspec.msgpack.decode(f.payload, type=w.ExperimentNews) for f in facts if isinstance(f, EffectOwed)
-        ]
+        self._owe(facts)
         return facts
 
     def breaks(self, task: TaskId) -> list[Fact]:

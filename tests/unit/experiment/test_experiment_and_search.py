@@ -18,6 +18,7 @@ from clutch.wire.outcomes import EndReason, TaskState
 from clutch.wire.programs import program_in
 from clutch.workloads.experiment.controller.controller import ExperimentController
 from clutch.workloads.experiment.controller.reading import operation_of
+from clutch.workloads.experiment.controller.sources import awaited, foreign, sources
 
 SEARCH = TaskId("e-1.search")
 
@@ -77,6 +78,29 @@ def test_a_promotion_wakes_a_trial_that_rests(lab: Laboratory) -> None:
     assert woken, [lab.steps(number) for number in (1, 2, 3, 4)]
     lab.check_refold()
     lab.check_rows()
+
+
+def test_what_trials_begin_from_is_known_from_the_answer_to_the_end(lab: Laboratory) -> None:
+    """Whether they are made, wait for others, or for their experiment to be resumed."""
+    lab.open(make_spec(Custom(max_concurrent_trials=1)), paused=True)
+    lab.say(w.SearchAnswered(1, (w.MakeTrial("a", checkpoint="x"), w.MakeTrial("b", checkpoint="y"))))
+    assert (sources(lab.own), awaited(lab.own)) == (("x", "y"), ("x", "y")), "one is deferred, one waits its turn"
+    lab.say(w.ResumeExperiment())
+    assert lab.trial(1).warm_start == "x" and (sources(lab.own), awaited(lab.own)) == (("x", "y"), ("y",))
+    lab.checkpoint(1, 1, "c1")
+    more = (w.MakeTrial("c", checkpoint="c1"), w.MakeTrial("d", checkpoint="request:a"), w.Shutdown())
+    lab.say(w.SearchAnswered(2, more))
+    lab.checkpoint(1, 2, "c2")
+    assert (sources(lab.own), foreign(lab.own)) == (("x", "y", "c1"), ("x", "y"))
+    with pytest.raises(Conflict, match="a trial that its search wants would go on from it"):
+        lab.say(w.DeleteCheckpoints(("c1",)))
+    for number in (1, 2, 3, 4):
+        assert not lab.released
+        lab.ends(lab.task(number))
+    assert [lab.table["trials", f"{EXP}.{number}"].state for number in (2, 3, 4)] == ["completed"] * 3
+    if not lab.closed:
+        lab.ends(TaskId(f"{EXP}.cleanup-1"))
+    assert lab.released == [w.Release("x", f"experiment:{EXP}"), w.Release("y", f"experiment:{EXP}")]
 
 
 def test_a_rest_that_is_over_before_it_began(lab: Laboratory) -> None:

@@ -342,6 +342,19 @@ class TestLimits:
         yard.end("a0")
         assert list(granted(yard.step())) == ["a2"]
 
+    def test_who_is_leaving_counts_until_it_has_left(self) -> None:
+        yard = Yard([room("n0", 8)], {"user:ada": 1})
+        yard.run(request("g0", 1, 0, group="sweep", max_slots=1), request("a0", 1, 1, owner="ada"))
+        for name in ("g0", "a0"):
+            yard.ledger.mark(RequestId(name), leaving=True)
+        yard.want(request("g1", 1, 2, group="sweep", max_slots=1), request("a1", 1, 3, owner="ada"))
+        made = yard.step()
+        assert not granted(made)
+        assert (yard.why("g1").code, yard.why("g1").blockers) == (WaitCode.GROUP_CAP, ("g0",))
+        assert yard.why("a1").code == WaitCode.QUOTA
+        yard.end("g0", "a0")
+        assert sorted(granted(yard.step())) == ["a1", "g1"]
+
     def test_a_quota_set_or_cleared_while_work_waits_is_followed(self) -> None:
         yard = Yard([room("n0", 8)])
         yard.want(*[request(f"{who}{i}", 1, i, owner=who) for who in ("ada", "bob") for i in range(3)])

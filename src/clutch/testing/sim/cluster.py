@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from random import Random
+
+import msgspec
 
 from clutch.agent.brain import Brain, Record
 from clutch.backends.journal.memory import MemoryJournal, MemoryStore
@@ -15,6 +18,7 @@ from clutch.master.effects import Effect, Performer
 from clutch.master.loop import Loop, LoopSettings
 from clutch.master.provisioner import Provisioner, ProvisionerSettings
 from clutch.testing.network import FAIR, Network
+from clutch.testing.sim.borrowing import Borrower
 from clutch.testing.sim.calls import Call, Reply
 from clutch.testing.sim.cloud import CLUSTER, MEMORY_BYTES, MILLICPUS, Cloud, SimMachines
 from clutch.testing.sim.experiment_promises import ExperimentPromises
@@ -30,8 +34,8 @@ from clutch.testing.sim.users import POOL, Person
 from clutch.testing.virtual_loop import VirtualLoop
 from clutch.testing.world import World
 from clutch.wire import events as e
-from clutch.wire.errors import ClutchError, DiskFull, Stale, Unavailable
-from clutch.wire.experiment_words import WEBHOOK
+from clutch.wire.errors import ClutchError, DiskFull, NotFound, Stale, Unavailable
+from clutch.wire.experiment_words import RELEASE, WEBHOOK, PinCheckpoints, Release, say
 from clutch.wire.experiments import KIND
 from clutch.wire.ids import Fence, LeaseId, MemberId, NodeId, TaskId
 from clutch.wire.journal import Batch, OutboxItem
@@ -49,6 +53,7 @@ class Kit:
     performer: type[Performer] = Performer
     provisioner: type[Provisioner] = Provisioner
     experiments: type[ExperimentController] = ExperimentController
+    borrower: type[Borrower] = Borrower
 
 
 class Cluster:
@@ -85,6 +90,7 @@ class Cluster:
             self.machines[node] = Machine(self, node, POOL, capacity)
         self.people = Person(self)
         self.researcher = Researcher(self)
+        self.borrower = kit.borrower(self) if plan.borrowers else None
         for master in self.masters.values():
             master.start()
         self._set_up()
@@ -294,7 +300,7 @@ class Master:
         if cluster.plan.machines is None and not cluster.plan.experiments:
             await production.run()
             return
-        effects = {WEBHOOK: Effect(perform=self._webhook)}
+        effects = {WEBHOOK: Effect(perform=self._webhook), RELEASE: Effect(perform=partial(self._release, production))}
         async with asyncio.TaskGroup() as group:
             group.create_task(production.run())
             if cluster.plan.machines is not None:
@@ -310,6 +316,18 @@ class Master:
         delivered = self.cluster.experiment_promises.delivered
         delivered[item.token] = delivered.get(item.token, 0) + 1
         return e.SettleEffect(cause="webhook", token=item.token)
+
+    async def _release(self, production: Loop, item: OutboxItem) -> e.Event:
+        """Let go of what an experiment that is over began from; a lender that is over keeps what it keeps."""
+        said = msgspec.msgpack.decode(item.payload, type=Release)
+        for name, workload in production.state.workloads.items():
+            if workload.kind == KIND and said.checkpoint in workload.own.exp.checkpoints:
+                word = say(PinCheckpoints((said.checkpoint,), said.by, hold=False))
+                with suppress(NotFound):  # it has been put away meanwhile
+                    await production.ask(e.TellController(cause="release", controller=name, payload=word))
+                break
+        self.cluster.experiment_promises.delivered[item.token] = 1
+        return e.SettleEffect(cause="release", token=item.token)
 
     def now(self) -> float:
         """This machine's clock, which is a little off."""

@@ -1,5 +1,5 @@
-"""What experiments promise: every validation counts once and for its own trial, nothing held is removed, all of them
-end, and whoever should hear of it does."""
+"""What experiments promise: every validation counts once and for its own trial, nothing held or counted on is removed,
+no more slots are given than their bound allows, all of them end, and whoever should hear of it does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import math
 from typing import TYPE_CHECKING
 
 from clutch.core.recorded import Recorded
+from clutch.core.scheduling.ledger import slots_held
+from clutch.core.scheduling.quota import group_of
 from clutch.testing.sim.trials import loss
 from clutch.wire import facts as f
 from clutch.wire.experiments import KIND, CheckpointState, CleanupOrder, TrialInfo
+from clutch.wire.ids import TaskId
 from clutch.workloads.experiment.controller.own import Own
+from clutch.workloads.experiment.controller.sources import foreign
 from clutch.workloads.experiment.machine import notes as n
 
 if TYPE_CHECKING:
@@ -51,6 +55,20 @@ class ExperimentPromises:
                 self._closing(controller)
             case f.TaskEnded(task):
                 self.stopped.pop(task, None)
+            case f.AllocationGranted(task, _, placed):
+                self._granted(task, sum(len(one.placement.slots) for one in placed))
+
+    def _granted(self, task: TaskId, slots: int) -> None:
+        """Whoever is leaving still holds what it holds. Only a bound that was just lowered is below what is held."""
+        experiment = self.truth.state.tasks[task].controller
+        own = self._own(experiment)
+        if own is None or not own.exp.max_slots or not slots:
+            return
+        self.cluster.promises.checks += 1
+        holdings = self.truth.state.ledger_of(task).holdings.values()
+        held = sum(slots_held(one.placements) for one in holdings if group_of(one.request) == experiment)
+        if held + slots > own.exp.max_slots:
+            self._break(f"{task} gets {slots} slots, {experiment} holds {held} of {own.exp.max_slots}", task)
 
     def _noted(self, experiment: str, fact: n.Fact, at: float) -> None:
         own = self._own(experiment)
@@ -115,6 +133,9 @@ class ExperimentPromises:
             if one.pins or one.state in (CheckpointState.COMMITTED, CheckpointState.PARTIAL):
                 held = f" and {', '.join(one.pins)} hold it" if one.pins else ""
                 self._break(f"{item.checkpoint} is removed while it is {one.state}{held}", item.task)
+            for name, workload in self.truth.state.workloads.items():
+                if workload.kind == KIND and not workload.own.exp.ended and item.checkpoint in foreign(workload.own):
+                    self._break(f"{item.checkpoint} is removed and {name} begins from it", item.task)
 
     # -- at the end ----------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from clutch.master.contacts import Contacts, Heard
 from clutch.master.effects import Effect, Performer
 from clutch.master.loop import Loop
 from clutch.master.provisioner import Provisioner
+from clutch.testing.sim.borrowing import Borrower
 from clutch.testing.sim.cluster import Kit
 from clutch.wire import events as e
 from clutch.wire import facts as f
@@ -247,6 +248,21 @@ class ForgetsPins(ExperimentController):
         return own
 
 
+class ForgetsItsBound(ExperimentController):
+    """Takes a bound on its slots and tells its trials nothing of it."""
+
+    def decide(self, own: Own, happening: c.Happening, now: float, rng: Random) -> Iterator[c.Wish]:
+        for wish in super().decide(own, happening, now, rng):
+            if not isinstance(wish, c.SetMaxSlots):
+                yield wish
+
+
+class BorrowsUnseen(Borrower):
+    """Begins from what nobody holds for it."""
+
+    holds = False
+
+
 def _kit(name: str, **parts: Any) -> type[Kit]:
     return type(name, (Kit,), parts)
 
@@ -273,5 +289,7 @@ EXPERIMENT_MUTATIONS: dict[str, type[Kit]] = {
     "counts repetitions": _kit("CountsRepetitionsKit", experiments=CountsRepetitions),
     "stops without asking": _kit("StopsWithoutAskingKit", experiments=StopsWithoutAsking),
     "forgets pins": _kit("ForgetsPinsKit", experiments=ForgetsPins),
+    "forgets its bound": _kit("ForgetsItsBoundKit", experiments=ForgetsItsBound),
+    "borrows unseen": _kit("BorrowsUnseenKit", borrower=BorrowsUnseen),
 }
 """Experiments that break one promise of theirs each; only seeds with experiments can catch them."""

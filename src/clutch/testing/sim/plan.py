@@ -79,6 +79,8 @@ class SimPlan(msgspec.Struct, frozen=True, kw_only=True):
     quotas: bool
     machines: MachinesPlan | None = None
     experiments: int = 0
+    borrowers: int = 0
+    """Searches of somebody's own that begin from what those experiments have saved."""
 
     @property
     def static_nodes(self) -> int:
@@ -91,6 +93,7 @@ def make_plan(seed: int, *, nodes: int | None = None, faults: bool = True, work_
     count = nodes or chance.randint(2, 6)
     masters = chance.choice((1, 2, 2, 3))
     machines = _machines(World(seed).chance("plan-machines"), count)
+    experiments = World(seed).chance("plan-experiments").choice((0, 0, 0, 1))
     found = _faults(chance, count, masters, work_s) if faults else ()
     if faults and machines is not None:
         found += _machine_faults(World(seed).chance("plan-machine-faults"), work_s)
@@ -107,7 +110,8 @@ def make_plan(seed: int, *, nodes: int | None = None, faults: bool = True, work_
         fair_share=chance.random() < 0.25,
         quotas=chance.random() < 0.3,
         machines=machines,
-        experiments=World(seed).chance("plan-experiments").choice((0, 0, 0, 1)),
+        experiments=experiments,
+        borrowers=experiments,
     )
 
 
