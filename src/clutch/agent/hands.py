@@ -151,6 +151,7 @@ class Hands:
         """Say again what is seen and do again what was not done, for ever."""
         while True:
             self.do(self.brain.beat())
+            self._ground.relay.try_again()
             await asyncio.sleep(every_s)
 
     def adopt(self, backend: str, observed: Observed) -> None:

@@ -21,6 +21,8 @@ from clutch.wire.metrics import MetricsCommitted
 
 AT_ONCE = 4
 """So many incarnations have a piece under way."""
+UNREAD_MAX = 30
+"""So often in a row a spool may fail to be read (a disk, or too many open files), one beat apart."""
 FUTILE_MAX = 5
 """So often in a row a store may answer without having come further."""
 
@@ -32,7 +34,7 @@ class Remains:
 
     __slots__ = (
         "alone_until", "asked", "done", "emptied", "futile", "key",
-        "lost", "open", "position", "reached", "spooled", "told",
+        "lost", "open", "position", "reached", "spooled", "told", "unread",
     )  # fmt: skip
 
     def __init__(self, key: Key, spooled: Spooled) -> None:
@@ -50,6 +52,7 @@ class Remains:
         self.emptied: set[int] = set()
         """Numbers whose points the store will not have."""
         self.futile = 0
+        self.unread = 0
         self.told = False
         """On this connection everything up to ``reached`` was sent."""
         self.done = False
@@ -65,6 +68,7 @@ class MetricRelay:
         self._remains: dict[Key, Remains] = {}
         self._to_open: deque[Remains] = deque()
         self._ready: deque[Remains] = deque()
+        self._unread: list[Remains] = []
         self._connected = False
         self._log = structlog.get_logger("clutch.agent")
 
@@ -86,7 +90,7 @@ class MetricRelay:
         remains = self._remains.pop(key, None)
         if remains is not None:
             remains.open = remains.asked = False
-            for line in (self._to_open, self._ready):
+            for line in (self._to_open, self._ready, self._unread):
                 if remains in line:
                     line.remove(remains)
 
@@ -96,6 +100,7 @@ class MetricRelay:
         """A new master may wait for what the old one had: all of them are opened again."""
         self._connected = True
         self._ready.clear()
+        self._unread.clear()
         self._to_open = deque(remains for remains in self._remains.values() if not remains.lost)
         for remains in self._remains.values():
             remains.open = remains.asked = remains.told = False
@@ -104,6 +109,7 @@ class MetricRelay:
         self._connected = False
         self._to_open.clear()
         self._ready.clear()
+        self._unread.clear()
 
     def committed(self, message: MetricsCommitted) -> None:
         """The first word on a connection says what the store has; each further one answers a piece."""
@@ -129,6 +135,13 @@ class MetricRelay:
             self._again(remains, "the master does not store its last metrics", futile=not moved)
         self._wake.set()
 
+    def try_again(self) -> None:
+        """What could not be read may be readable now."""
+        if self._unread:
+            self._ready += self._unread
+            self._unread.clear()
+            self._wake.set()
+
     def take(self) -> list[Frame]:
         """What to send now."""
         frames: list[Frame] = []
@@ -139,10 +152,13 @@ class MetricRelay:
             remains = self._ready.popleft()
             try:
                 lines = self._lines_of(remains)
-            except (OSError, NoSpool) as failed:
-                self._give_up(remains, str(failed))
+            except (FileNotFoundError, NoSpool) as gone:
+                self._give_up(remains, str(gone))
                 continue
-            remains.asked = True
+            except OSError as failed:
+                self._unreadable(remains, failed)
+                continue
+            remains.asked, remains.unread = True, 0
             under_way += 1
             pieces = range(0, max(1, len(lines)), METRICS_PIECE_BYTES)
             frames += [
@@ -193,6 +209,14 @@ class MetricRelay:
             return
         remains.open, remains.told = False, True
         self._to_open.append(remains)
+
+    def _unreadable(self, remains: Remains, failed: OSError) -> None:
+        """It may pass: the store waits for these, and nobody else has them."""
+        remains.unread += 1
+        if remains.unread > UNREAD_MAX:
+            self._give_up(remains, str(failed))
+        else:
+            self._unread.append(remains)
 
     def _give_up(self, remains: Remains, reason: str) -> None:
         self._log.warning("metrics are lost", member=str(remains.key.member), reason=reason)

@@ -74,6 +74,7 @@ class Relay:
         self._shipments: dict[Key, Shipment] = {}
         self._ready: deque[Shipment] = deque()
         self._to_open: deque[Shipment] = deque()
+        self._unread: list[Shipment] = []
         self._ahead_bytes = 0
         self._connected = False
         self._log = structlog.get_logger("clutch.agent")
@@ -94,6 +95,13 @@ class Relay:
         shipment = self._shipments.get(key)
         if shipment is not None:
             self._queue(shipment)
+
+    def try_again(self) -> None:
+        """What could not be read may be readable now; of an exited one nobody else would say so."""
+        unread, self._unread = self._unread, []
+        for shipment in unread:
+            self._queue(shipment)
+        self.metrics.try_again()
 
     def exited(self, key: Key, stdout_bytes: int, stderr_bytes: int) -> None:
         """Nothing will be added any more; this is what it wrote."""
@@ -189,8 +197,9 @@ class Relay:
         limit = max(1, min(CHUNK_BYTES, self._window_bytes - self._ahead_bytes))
         try:
             pieces, shipment.cursor = spool.read(shipment.folder, shipment.cursor, limit)
-        except OSError as failed:  # a bad disk: it must not keep the others waiting; tried again when it is stirred
+        except OSError as failed:  # a bad disk, too many open files: it must not keep the others waiting
             self._log.warning("output cannot be read", member=str(shipment.key.member), error=str(failed))
+            self._unread.append(shipment)
             return []
         if pieces:
             shipment.marks.append(shipment.cursor)

@@ -252,6 +252,26 @@ async def test_a_spool_that_cannot_be_read_keeps_nobody_waiting(tmp_path: Path) 
     assert store.data[key("bad"), "stdout"] == b"mended"
 
 
+async def test_an_exited_members_spool_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
+    """Nobody stirs the dead: without this its allocation would wait for output until its deadline."""
+    relay = Relay()
+    store = Store(relay)
+    (tmp_path / "bad" / "00000001").mkdir(parents=True)
+    relay.watch(key(), tmp_path / "bad")
+    relay.exited(key(), 6, 0)
+    relay.reconnected()
+    store.all()
+    relay.try_again()
+    store.all()
+    assert not store.done
+    (tmp_path / "bad" / "00000001").rmdir()
+    (tmp_path / "bad").rmdir()
+    Spool(tmp_path / "bad").add(b"mended")
+    relay.try_again()
+    store.all()
+    assert store.data[key(), "stdout"] == b"mended" and store.done[key()]
+
+
 async def test_a_thousand_members_that_say_nothing_cost_nothing(tmp_path: Path) -> None:
     relay = Relay()
     store = Store(relay)

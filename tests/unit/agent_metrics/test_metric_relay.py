@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clutch.agent.metric_relay import AT_ONCE, Frame, MetricRelay
+from clutch.agent.metric_relay import AT_ONCE, UNREAD_MAX, Frame, MetricRelay
 from clutch.agent.metric_spool import GAP_MAX, SEQUENCE, SPOOL, look, prefix_of
 from clutch.backends.containers.base import Key
 from clutch.wire.ids import Fence, MemberId, TaskId
@@ -158,6 +160,49 @@ def test_a_spool_that_vanishes_is_given_up(tmp_path: Path) -> None:
     next(tmp_path.glob(f"*/{SPOOL}")).unlink()
     ship(agent, store)
     assert agent.shipped == [key_of(1)] and agent.relay.is_shipped(key_of(1))
+
+
+def test_a_spool_that_cannot_be_read_for_a_while_is_shipped_when_it_can(tmp_path: Path) -> None:
+    store = Store()
+    spool(tmp_path, key_of(1), {1: ["a"]})
+    agent = Agent(tmp_path, [key_of(1)])
+    file = next(tmp_path.glob(f"*/{SPOOL}"))
+    with unreadable(file):
+        ship(agent, store)
+        agent.wake.clear()
+        agent.relay.try_again()
+        assert agent.wake.is_set() and agent.relay.take() == [] and not agent.shipped
+    agent.relay.try_again()
+    (piece,) = agent.relay.take()
+    answer = store.answer(piece)
+    assert answer is not None
+    agent.relay.committed(answer)
+    assert store.batches[key_of(1)] == [["a"]] and agent.relay.is_shipped(key_of(1))
+
+
+def test_a_spool_that_can_never_be_read_is_given_up_some_day(tmp_path: Path) -> None:
+    store = Store()
+    spool(tmp_path, key_of(1), {1: ["a"]})
+    agent = Agent(tmp_path, [key_of(1)])
+    with unreadable(next(tmp_path.glob(f"*/{SPOOL}"))):
+        ship(agent, store)
+        for _ in range(UNREAD_MAX):
+            assert not agent.shipped
+            agent.relay.try_again()
+            assert agent.relay.take() == []
+    assert agent.shipped == [key_of(1)]
+
+
+@contextmanager
+def unreadable(file: Path) -> Iterator[None]:
+    """A loop of links in its place, which nobody can open, not even root."""
+    aside = file.with_name("aside")
+    file.rename(aside)
+    file.symlink_to(file.name)
+    try:
+        yield
+    finally:
+        aside.replace(file)
 
 
 def test_one_that_is_dropped_is_not_shipped_and_answers_to_it_mean_nothing(tmp_path: Path) -> None:
