@@ -15,7 +15,7 @@ import typer
 
 from clutch.cli import home
 from clutch.cli.seen import Up
-from clutch.cli.wishes import remembered
+from clutch.cli.wishes import forgotten_if_it_fails, remembered
 from clutch.wire.errors import ClutchError, Unavailable
 
 UP_WITHIN_S = 60.0
@@ -46,13 +46,14 @@ def up(
         _show(_again(folder), as_json, "It is up already.")
         return
     asked = {"agents": agents, "artificial_slots": artificial_slots, "port": port, "join": join}
-    wish = remembered(folder, {**asked, "join_host": join_host, "db": db})
-    if not foreground:
-        _show(spawn(folder), as_json, "The cluster is up.")
-        return
-    from clutch.cli.house_main import serve_house
+    with forgotten_if_it_fails(folder):
+        wish = remembered(folder, {**asked, "join_host": join_host, "db": db})
+        if not foreground:
+            _show(spawn(folder), as_json, "The cluster is up.")
+            return
+        from clutch.cli.house_main import serve_house
 
-    serve_house(folder, wish, lambda seen: _tell(seen, ready_fd, as_json))
+        serve_house(folder, wish, lambda seen: _tell(seen, ready_fd, as_json))
 
 
 def down(
@@ -77,6 +78,7 @@ def spawn(folder: Path) -> Up:
     read_end, write_end = os.pipe()
     log_path = folder / home.LOG
     with log_path.open("ab") as log:
+        began_at = log.tell()
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -98,9 +100,10 @@ def spawn(folder: Path) -> Up:
         said = pipe.read()  # until it has told, or is gone
     if not said:
         process.wait(timeout=UP_WITHIN_S)
-        lines = log_path.read_text(errors="replace").splitlines()[-5:]
+        lines = log_path.read_bytes()[began_at:].decode("utf-8", "replace").splitlines()[-5:]
         raise Unavailable(
-            "it did not come up: " + ("; ".join(line.strip() for line in lines) or "it said nothing"),
+            "it did not come up: "
+            + ("; ".join(line.strip().removeprefix("clutch: ") for line in lines) or "it said nothing"),
             object="clutch up",
             next_step=f"Read {log_path}.",
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from clutch.cli.home import write_private
+from clutch.wire.errors import ClutchError
 
 FILE = "up.json"
 
@@ -19,6 +22,21 @@ class UpWish(msgspec.Struct, frozen=True, kw_only=True):
     join: bool = False
     join_host: str = ""
     db: str = ""
+
+
+@contextmanager
+def forgotten_if_it_fails(folder: Path) -> Iterator[None]:
+    """What was asked inside is not kept if it led to an error: the next ``clutch up`` does not repeat it."""
+    path = folder / FILE
+    before = path.read_text() if path.exists() else None
+    try:
+        yield
+    except ClutchError:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_private(path, before)
+        raise
 
 
 def remembered(folder: Path, asked: dict[str, Any]) -> UpWish:

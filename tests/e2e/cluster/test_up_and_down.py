@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,15 @@ def test_the_first_minute(home: Home) -> None:
     assert address in again, "the port is remembered"
     assert len(home.read("agent", "list")) == 2, "and how many agents there were"
     assert len(home.read("ps", "--all")) == 2
+
+
+def test_a_port_that_is_taken_is_said_and_not_remembered(home: Home) -> None:
+    home.data.mkdir(parents=True)
+    (home.data / "up.log").write_text("what an earlier one said\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = home.clutch("up", "--port", str(taken.getsockname()[1]), ok=False)
+    assert said.count("cannot listen there: Address already in use") == 1 and "earlier" not in said, said
+    assert not (home.data / "up.json").exists()
 
 
 def test_work_that_was_left_is_found_again(home: Home) -> None:
