@@ -85,12 +85,12 @@ def test_whoever_calls_something_is_not_silent(tmp_path: Path) -> None:
             lambda: run.distributed.allgather(1),
             lambda: run.progress(0.5),
         ]
-        for count in range(20):
+        for count in range(12):
             calls[count % len(calls)]()
             time.sleep(0.2)
         say(done=True)
     """
-    with Ranks(text, 2, tmp_path, told(1.2, "restart")) as ranks:
+    with Ranks(text, 2, tmp_path, told(1.5, "restart")) as ranks:
         assert ranks.lines() == [{"done": True}] * 2
         ranks.done()
         assert "has called nothing" not in ranks.stderr(0) + ranks.stderr(1)

@@ -6,9 +6,11 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from launch_ground import TELL, Ground, ground, texts, told
+from launch_ground import TELL, Ground, texts, told
 
 from clutch.testing.cluster import until
 from clutch.testing.push_master import push_master
@@ -41,34 +43,43 @@ def waits_for_b(place: Ground, task: str) -> list[int]:
     return until(look, "one member runs and waits for the other", 60)
 
 
-def test_a_slow_node_and_a_master_that_is_killed_meanwhile(tmp_path: Path) -> None:
-    with ground(tmp_path) as place:
-        slow, master = place.cluster.agents["b"], place.cluster.masters[0]
-        slow.signal(signal.SIGSTOP)
+@contextmanager
+def stopped(place: Ground, node: str) -> Iterator[Callable[[], None]]:
+    """The node's agent does nothing, until it is told to go on."""
+    agent = place.cluster.agents[node]
+    agent.signal(signal.SIGSTOP)
+    try:
+        yield lambda: agent.signal(signal.SIGCONT)
+    finally:
+        agent.signal(signal.SIGCONT)
+
+
+def test_a_slow_node_and_a_master_that_is_killed_meanwhile(two_nodes: Ground) -> None:
+    place, master = two_nodes, two_nodes.cluster.masters[0]
+    with stopped(place, "b") as go_on:
         task = place.submit({"program.py": TELL}, PYTHON, RanksLaunch())
         waits_for_b(place, task.id)
         master.kill()
         master.start()
         place.cluster.wait_serving()
         assert told(task) == [], "nobody goes on before all are there"
-        slow.signal(signal.SIGCONT)
+        go_on()
         assert task.wait(90).task.reason == "done", "\n".join(texts(task))
         found = told(task)
         assert [one["RANK"] for one in found] == [str(rank) for rank in range(5)]
         assert {tuple(one["peers"]) for one in found} in ({(2, 3)}, {(3, 2)})  # type: ignore[arg-type]
 
 
-def test_a_member_that_is_killed_before_the_others_come_is_waited_for(tmp_path: Path) -> None:
-    with ground(tmp_path) as place:
-        slow = place.cluster.agents["b"]
-        slow.signal(signal.SIGSTOP)
+def test_a_member_that_is_killed_before_the_others_come_is_waited_for(two_nodes: Ground) -> None:
+    place = two_nodes
+    with stopped(place, "b") as go_on:
         shape = Members(2, Resources(2, "artificial"))
         roles = (RoleSpec(name="main", shape=shape, spread=Spread.HARD, on_death=OnDeath.RESPAWN),)
         task = place.submit({"program.py": TELL}, PYTHON, RanksLaunch(), roles=roles, max_restarts=3)
         (first,) = waits_for_b(place, task.id)
         os.kill(first, signal.SIGKILL)
         until(lambda: [pid for pid in boots_of(task.id) if pid != first], "it begins again", 60)
-        slow.signal(signal.SIGCONT)
+        go_on()
         assert task.wait(90).task.reason == "done", "\n".join(texts(task))
         found = told(task)
         assert [one["RANK"] for one in found] == [str(rank) for rank in range(4)]
