@@ -168,7 +168,7 @@ class Show:
         states = ", ".join(f"{count} {state}" for state, count in ends.most_common())
         survivor = next((trial for trial in trials if trial.trial == 2), None)
         typer.echo(
-            f"\n{len(trials)} trials: {states}. They trained {done} epochs; without early stopping it were {asked}."
+            f"\n{len(trials)} trials: {states}. They trained {done} epochs; without early stopping it would be {asked}."
         )
         if survivor is not None and survivor.restarts:
             typer.echo(f"Trial 2 was restarted {survivor.restarts} time(s) and went on to epoch {survivor.last_step}.")

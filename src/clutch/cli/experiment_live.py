@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clutch.cli.experiment_render import Screen, best_of, live_lines
+from clutch.cli.experiment_render import Screen, best_of, counted, live_lines
 from clutch.wire.errors import Unavailable
 from clutch.wire.experiments import EXPERIMENT_ENDED
 
@@ -126,7 +126,7 @@ def _lines(found: Experiment) -> ExperimentView:
     def tell(view: ExperimentView) -> None:
         nonlocal said
         line = (
-            f"{view.key} {view.state}: {view.trials} trials made, {view.trials_running} running, "
+            f"{view.key} {view.state}: {counted(view.trials, 'trial')} made, {view.trials_running} running, "
             f"{view.trials_ended} ended, best {view.metric} {best_of(view) or 'none yet'}"
         )
         if line != said:

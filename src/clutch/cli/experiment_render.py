@@ -81,6 +81,11 @@ CHECKPOINTS = (
 )
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 trial``, ``3 trials``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _size(size_bytes: int) -> str:
     from clutch.sdk.code import human_size
 
@@ -250,9 +255,8 @@ SUMMARIES = (
 def preview_text(found: SearchPreview) -> str:
     """What a search will do."""
     about = "" if found.exact else "about "
-    lines = [
-        f"{found.method}: {about}{found.trials} trials, at most {found.concurrent} at a time, {found.slots} slots each"
-    ]
+    trials, slots = counted(found.trials, "trial"), counted(found.slots, "slot")
+    lines = [f"{found.method}: {about}{trials}, at most {found.concurrent} at a time, {slots} each"]
     if found.total:
         lines[0] += f", {about}{found.total:,} {found.unit} in all"
     for line in found.lines:
