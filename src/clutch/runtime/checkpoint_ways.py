@@ -42,14 +42,18 @@ def by_address(address: str, secret: str) -> Opening:
 
     async def opening(may_create: bool) -> FullBlobs:
         nonlocal seen
+        from clutch.backends.blobs.files import typed
         from clutch.backends.blobs.opening import open_blobs
 
-        if marks is not None and (seen or not may_create) and not marks.is_dir():
-            raise Unavailable(
-                "the folder is gone" if seen else "no blobs are kept in this folder",
-                object=f"folder {marks.parent}",
-                next_step="See whether it is mounted on this machine.",
-            )
+        if marks is not None and (seen or not may_create):
+            with typed(f"folder {marks.parent}"):
+                is_there = marks.is_dir()
+            if not is_there:
+                raise Unavailable(
+                    "the folder is gone" if seen else "no blobs are kept in this folder",
+                    object=f"folder {marks.parent}",
+                    next_step="See whether it is mounted on this machine.",
+                )
         blobs = await open_blobs(address, keys=keys)
         seen = True
         return blobs

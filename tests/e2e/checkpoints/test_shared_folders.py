@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,16 +39,15 @@ store = Store.open(Storage(address=f"file://{folder}"))
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_mode & 0o077 == 0:
-            folder.chmod(0o755)
-    found = tmp_path / "kept"
-    found.mkdir()
-    files = tmp_path / "files"
-    files.mkdir()
-    (files / "model.pt").write_bytes(b"weights")
-    return found
+def kept() -> Iterator[Path]:
+    """Where other users get to: pytest closes its own folders again whenever it starts somewhere."""
+    with tempfile.TemporaryDirectory(prefix="clutch-shared-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "kept").mkdir()
+        (folder / "files").mkdir()
+        (folder / "files" / "model.pt").write_bytes(b"weights")
+        yield folder / "kept"
 
 
 def as_user(uid: int, kept: Path, script: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,10 @@ def interpreter(folder: Path) -> Iterator[dict[str, str]]:
     """The variables with which other users find this very Python, wherever its own folder is closed to them."""
     place = folder / "python"
     place.mkdir()
+    # read-only in two steps: whoever tidies the folder while it is mounted must not remove the interpreter
     subprocess.run(["mount", "--bind", sys.base_prefix, place], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+    assert os.statvfs(place).f_flag & os.ST_RDONLY
     try:
         found = [path for path in sys.path if path.endswith("site-packages")]
         source = str(Path(clutch.__file__).parents[1])
@@ -80,13 +84,17 @@ class House:
         return state, "\n".join(line.text for line in page.lines)
 
 
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """Where other users get to: pytest closes its own folders again whenever it starts somewhere."""
+    with tempfile.TemporaryDirectory(prefix="clutch-shared-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    folder = tmp_path_factory.mktemp("house")
-    for place in (folder, *folder.parents):
-        if place.stat().st_mode & 0o077 == 0:
-            place.chmod(0o755)
-    with interpreter(folder) as variables, Cluster(folder / "cluster") as cluster:
+def house() -> Iterator[House]:
+    with open_folder() as folder, interpreter(folder) as variables, Cluster(folder / "cluster") as cluster:
         admin = cluster.start()
         cluster.add_agent("one", 2)
         cluster.wait_nodes("one")
@@ -98,11 +106,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    for place in (tmp_path, *tmp_path.parents):
-        if place.stat().st_mode & 0o077 == 0:
-            place.chmod(0o755)
-    return tmp_path / "kept"
+def kept() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder / "kept"
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
