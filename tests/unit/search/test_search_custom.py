@@ -16,7 +16,7 @@ from search_climber import Climber
 from search_harness import Search, experiment
 from search_world import Killed, MemorySearch
 
-from clutch.wire.errors import BadRequest, TooLarge, Unavailable
+from clutch.wire.errors import BadRequest, NotFound, TooLarge, Unavailable
 from clutch.wire.experiment_api import AnswerSearch, SearchEvents
 from clutch.wire.experiment_words import (
     CloseTrial,
@@ -325,6 +325,27 @@ def test_a_runner_that_was_overtaken_goes_on_from_the_others_state() -> None:
     SearchRunner(Overtaken(), "exp", method).run()
     assert world.search.over == Over()
     assert len(world.search.trials) == 8
+
+
+def test_an_experiment_that_ends_before_its_last_events_are_answered_is_no_error() -> None:
+    class Gone:
+        """Its search is over and it is put away, while the runner still thinks about what it heard last."""
+
+        def __init__(self) -> None:
+            self.read = 0
+
+        def search_events(self, experiment: str, after: int, timeout_s: float) -> SearchEvents:
+            self.read += 1
+            if self.read > 1:
+                return SearchEvents(events=(), answered=after, over=True)
+            return SearchEvents(events=(SearchEvent(number=1, kind="closed", trial=1),), answered=0)
+
+        def answer_search(self, experiment: str, answer: AnswerSearch) -> None:
+            raise NotFound("nothing with this id is live", object=f"workload {experiment}")
+
+    gone = Gone()
+    SearchRunner(gone, "exp", Climber()).run()
+    assert gone.read == 2
 
 
 def test_a_refused_answer_reaches_the_user() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from clutch.runtime.info import read_info
-from clutch.wire.errors import ClutchError, TimedOut, Unavailable
+from clutch.wire.errors import ClutchError, NotFound, TimedOut, Unavailable
 from clutch.wire.experiment_api import AnswerSearch, SearchEvents
 from clutch.wire.experiment_words import Operation, SearchEvent
 from clutch.workloads.experiment.search_process.client import MemberSearch, SearchClient
@@ -79,6 +79,8 @@ class SearchRunner:
         over = events[-1].kind == ENDED  # one that is followed by something was taken back
         try:
             self._patiently(lambda: self._client.answer_search(self._experiment, answer))
+        except NotFound:  # the experiment has ended between its events and this answer; the next question says so
+            return over
         except ClutchError:
             if not over:  # after the end there may be nobody left to tell
                 raise
