@@ -51,7 +51,7 @@ async def test_an_agent_killed_again_and_again_in_mid_output(cluster: Cluster) -
 
 async def test_an_agent_told_to_stop_leaves_its_members_alone(cluster: Cluster) -> None:
     agent = cluster.agent("n1")
-    await cluster.master.run("t", "sh", "-c", "echo begun; sleep 1.5; echo done")
+    await cluster.master.run("t", "sh", "-c", "echo begun; sleep 1.5; echo done", on_lost="wait")
     await shown(cluster, "t", 6)
     assert agent.stop() == 0
     cluster.agent("n1")
