@@ -20,7 +20,7 @@ from clutch.testing.bars import within
 cuts_cables = pytest.mark.skipif(not namespaces.CAN, reason=namespaces.WHY_NOT)
 
 END_WITHIN_S = within(5.0)
-STEPS, STEPS_A_LIFE, EVERY = 30, 15, 4
+STEPS, STEPS_A_LIFE, EVERY = 15, 15, 4
 KINDS = ("rank", "node", "shim", "supervisor")
 RESTART_S = 90.0
 
