@@ -10,8 +10,8 @@ import asyncio
 import hashlib
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -178,8 +178,9 @@ class PushMaster:
 class _Server(uvicorn.Server):
     """Signals belong to the test."""
 
-    def install_signal_handlers(self) -> None:
-        return
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 @asynccontextmanager
