@@ -120,8 +120,13 @@ def test_without_a_terminal_a_signal_cancels(admin: User, cluster: Cluster, numb
 
 
 def test_a_program_may_save_itself_when_it_is_cancelled(admin: User) -> None:
-    command = "trap 'echo saved; exit 4' TERM; echo up; while :; do sleep 0.1; done"
-    child = admin.start("run", "--no-code", "--", "sh", "-c", command)
+    saves = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(4)))
+print('up', flush=True)
+time.sleep(100)
+"""  # no shell: one may miss a signal while it starts a process
+    child = admin.start("run", "--no-code", "--", sys.executable, "-c", saves)
     assert child.stdout is not None
     assert child.stdout.readline() == b"up\n"
     child.send_signal(signal.SIGINT)
