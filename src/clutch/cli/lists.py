@@ -179,3 +179,12 @@ def span(seconds: float) -> str:
 
 def moment(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else ""
+
+
+def told_here(line: str) -> str:
+    """A line of a task's story with its moment as clocks show it here."""
+    at, _, rest = line.strip().partition(" ")
+    try:
+        return f"{moment(float(at))} {rest}"
+    except (ValueError, OverflowError, OSError):
+        return line

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clutch.cli.lists import Column, Json, Watch, ago, facts, moment, screen_width, show, show_list, table
+from clutch.cli.lists import Column, Json, Watch, ago, facts, moment, screen_width, show, show_list, table, told_here
 from clutch.cli.ps import state_of
 from clutch.cli.where import connect
 from clutch.wire.errors import BadRequest, ClutchError
@@ -124,7 +124,7 @@ def why(context: typer.Context, task: Task, as_json: Json = False) -> None:
     if found.waiting is not None and found.waiting.blockers:
         typer.echo(f"in its way: {', '.join(found.waiting.blockers)}")
     for line in found.story:
-        typer.echo(f"  {line}")
+        typer.echo(f"  {told_here(line)}")
 
 
 @app.command("queue")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clutch.cli.agents import parse_slots
-from clutch.cli.lists import Column, ago, clipped, facts, span, table, width_of
+from clutch.cli.lists import Column, ago, clipped, facts, moment, span, table, told_here, width_of
 from clutch.cli.pools import parse_setting
 from clutch.wire.errors import BadRequest
 
@@ -80,3 +80,10 @@ def test_settings_of_a_pool() -> None:
     assert parse_setting("policy=fair_share") == ("policy", {"type": "fair_share"})
     with pytest.raises(BadRequest):
         parse_setting("what")
+
+
+def test_a_storys_moments_are_told_as_clocks_show_them() -> None:
+    line = "1794778085.313  #12     task ended: task=c-1  <- agent:one"
+    assert told_here(f"  {line}") == f"{moment(1794778085.313)}  #12     task ended: task=c-1  <- agent:one"
+    assert told_here("it waits for a node") == "it waits for a node"
+    assert told_here("1e400 of them") == "1e400 of them"
