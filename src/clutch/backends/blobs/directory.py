@@ -134,7 +134,7 @@ class DirectoryBlobs:
             whole = memoryview(content).cast("B")
             return await in_thread(lambda stop: self._put_bytes(key, whole, create))
         digest, size = hashlib.sha256(), 0
-        with typed(f"blob {key}"), self._staged(f".{uuid.uuid4().hex}") as staged:
+        with typed(f"blob {key} in {self.root}"), self._staged(f".{uuid.uuid4().hex}") as staged:
             async for chunk in content:
 
                 def add(stop: Stop, chunk: bytes = chunk) -> None:
@@ -153,7 +153,7 @@ class DirectoryBlobs:
 
     def _put_bytes(self, key: str, content: memoryview, create: bool) -> Blob:
         sha256 = hashlib.sha256(content).hexdigest()
-        with typed(f"blob {key}"):
+        with typed(f"blob {key} in {self.root}"):
             if create and (self.root / key).is_file():
                 raise self._exists(key)
             with self._staged(f".{uuid.uuid4().hex}") as staged:
@@ -168,7 +168,7 @@ class DirectoryBlobs:
         check_key(key)
 
         def run(stop: Stop) -> Blob:
-            with typed(f"blob {key}"), source(path) as origin:
+            with typed(f"blob {key} in {self.root}"), source(path) as origin:
                 if create and (self.root / key).is_file():
                     raise self._exists(key)
                 with self._staged(origin.identity(key)) as staged:
@@ -188,7 +188,7 @@ class DirectoryBlobs:
     @contextmanager
     def _opened(self, key: str) -> Iterator[Opened]:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        with typed(f"blob {key}"):
+        with typed(f"blob {key} in {self.root}"):
             try:
                 descriptor = os.open(self.root / key, flags)
             except (FileNotFoundError, NotADirectoryError) as missing:
@@ -308,7 +308,7 @@ class DirectoryBlobs:
 
         def run(stop: Stop) -> None:
             final = self.root / key
-            with typed(f"blob {key}"):
+            with typed(f"blob {key} in {self.root}"):
                 if final.is_dir():
                     return
                 try:
@@ -343,7 +343,7 @@ class DirectoryBlobs:
         check_key(key)
 
         def run(stop: Stop) -> None:
-            with typed(f"blob {key}"), source(path) as origin, suppress(FileNotFoundError):
+            with typed(f"blob {key} in {self.root}"), source(path) as origin, suppress(FileNotFoundError):
                 self._sweep_one(self._parts / origin.identity(key), math.inf)
 
         await in_thread(run)
