@@ -5,9 +5,13 @@ import signal
 
 from hypothesis import settings
 
-# What is started in the background has SIGINT ignored, and would pass that on to everything a test starts.
+# What is started in the background, or by nohup, ignores these, and would pass that on to everything a test starts. A
+# handler is not passed on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda number, frame: None)
 
 # Each run draws the same examples, so that a change is judged by what it changed; ``make explore`` draws new ones.
 settings.register_profile("same", derandomize=True, deadline=None)

@@ -8,11 +8,13 @@ from clutch.testing.sim.mutations import MUTATIONS
 from clutch.testing.sim.run import run
 
 SEEDS_MAX = 100
+CAUGHT_BEFORE = {"believes any writer": 65, "forgets machines that stop": 25, "blames victims": 19}
+"""Where the first seed that catches it is a late one, it is tried first."""
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_broken_law_is_caught(name: str) -> None:
-    for seed in range(SEEDS_MAX):
+    for seed in (CAUGHT_BEFORE.get(name, 0), *range(SEEDS_MAX)):
         outcome = run(seed, kit=MUTATIONS[name])
         if outcome.broken:
             assert not run(seed).broken, "the seed breaks a promise without the mutation too"

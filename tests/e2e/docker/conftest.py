@@ -1,4 +1,5 @@
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,9 +19,12 @@ def engine_socket() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def place(engine_socket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCluster]:
-    """A cluster for tests that leave it without work."""
-    with DockerCluster(tmp_path_factory.mktemp("place"), engine_socket) as found:
+def place(engine_socket: Path) -> Iterator[DockerCluster]:
+    """A cluster for tests that leave it without work. Trials make sockets in it, whose paths are bounded."""
+    with (
+        tempfile.TemporaryDirectory(prefix="clutch-place-", ignore_cleanup_errors=True) as name,
+        DockerCluster(Path(name), engine_socket) as found,
+    ):
         yield found
 
 

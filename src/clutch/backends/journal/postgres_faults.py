@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from clutch.wire.errors import BadRequest, ClutchError, Corrupt, DiskFull, TooLarge, Unavailable
 
-_FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 
 def address_of(url: str) -> str:

@@ -130,13 +130,14 @@ class Control:
             os.eventfd_write(self._bell, 1)
 
     def verdict(self, note: AnyNote) -> None:
-        """Tell the chief what went wrong here, and raise what it makes of it. Returns if it says nothing."""
+        """Tell the chief what went wrong here, and raise what it makes of it. Returns if it says nothing.
+
+        A chief that has left says nothing more, but it may have said before why: then its end is what we saw first.
+        """
         self.tell(note)
-        if 0 in self.left:
-            return
         until = time.monotonic() + VERDICT_WITHIN_S
         with self.changed:
-            while self._failed is None and time.monotonic() < until:
+            while self._failed is None and 0 not in self.left and time.monotonic() < until:
                 self.changed.wait(max(0.0, until - time.monotonic()))
         self.look()
 
