@@ -16,7 +16,7 @@ from clutch.backends.transports.base import Address, Options
 from clutch.backends.transports.inbox import Doorbell
 from clutch.backends.transports.keys import KeyPair
 from clutch.backends.transports.zmq_socket import FAILED, LoopSocket, prepare, prepare_to_connect
-from clutch.wire.errors import ClutchError, NotAllowed, Unavailable
+from clutch.wire.errors import ClutchError, Conflict, NotAllowed, Unavailable
 
 AGAIN_AFTER_S = 0.25
 
@@ -63,7 +63,7 @@ class Link:
         while not self.up:
             if self.closed:
                 raise Unavailable("this endpoint is closed", object=self.address.name)
-            if self._refusal is not None and (self._final or self._refusals > refusals):
+            if self._refusal is not None and (self._final or self._refusals - refusals > _borne(self._refusal)):
                 raise self._refusal
             if not await self._changed.wait(until):
                 raise self._refusal or Unavailable(
@@ -116,6 +116,12 @@ class Link:
             self.drop(gone(self.address.name), again_after_s=AGAIN_AFTER_S)
         elif event == zmq.EVENT_DISCONNECTED:
             self.drop(gone(self.address.name))
+
+
+def _borne(refusal: ClutchError) -> int:
+    """How many such refusals prove nothing yet. Two connections are heard in any order: whoever closed one and made
+    another at once may be refused for the first, whose end has not been heard."""
+    return 1 if isinstance(refusal, Conflict) else 0
 
 
 def gone(name: str) -> Unavailable:
