@@ -6,6 +6,7 @@ waited for in vain is told with what a person would look at.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,16 +31,16 @@ T = TypeVar("T")
 Own = TypeVar("Own", bound="Experiments")
 
 
-class Experiments:
+class Experiments(ABC):
     """Used as a ``with`` block: the cluster is up in it."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder = folder
         self.cluster = cluster
 
+    @abstractmethod
     def join(self) -> tuple[str, ...]:
         """Start its nodes; their names."""
-        raise NotImplementedError
 
     def __enter__(self: Own) -> Own:
         self.cluster.__enter__()
