@@ -10,7 +10,7 @@ import re
 
 from clutch.wire.errors import BadRequest
 from clutch.wire.events import AskLease
-from clutch.wire.resources import DEVICE_KINDS, Resources
+from clutch.wire.resources import ANY, DEVICE_KINDS, Resources
 from clutch.wire.specs import PRIORITIES, Members, OnDeath, PoolSpec, RoleSpec, Spread, TaskSpec
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -94,7 +94,8 @@ def _check_role(check: _Checker, role: RoleSpec, path: str) -> None:
         check.whole(shape.millicpus_per_slot, 0, f"{path}.shape.millicpus_per_slot")
         check.whole(shape.memory_bytes_per_slot, 0, f"{path}.shape.memory_bytes_per_slot")
         check.whole(shape.max_nodes, 0, f"{path}.shape.max_nodes", MEMBERS_MAX)
-        _check_kind(check, shape.kind, f"{path}.shape.kind")
+        if shape.kind != ANY:
+            _check_kind(check, shape.kind, f"{path}.shape.kind")
         ends = role.on_death is OnDeath.END
         check.need(ends, f"{path}.on_death", "a split role cannot respawn members", "Use 'members', or on_death 'end'.")
         plain = role.spread is Spread.NONE and role.subscribes is None
@@ -119,7 +120,7 @@ def _check_resources(check: _Checker, each: Resources, path: str) -> None:
     check.whole(each.slots, 0, f"{path}.slots", SLOTS_MAX)
     check.whole(each.millicpus, 0, f"{path}.millicpus")
     check.whole(each.memory_bytes, 0, f"{path}.memory_bytes")
-    if each.slots:
+    if each.slots and each.kind != ANY:
         _check_kind(check, each.kind, f"{path}.kind")
 
 

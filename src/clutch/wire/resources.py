@@ -14,11 +14,13 @@ ROCM = "rocm"
 CPU = "cpu"
 ARTIFICIAL = "artificial"
 DEVICE_KINDS = (CUDA, ROCM, CPU, ARTIFICIAL)
+ANY = "any"
+"""In a wish only: slots of the kind that its pool usually has, once it has some."""
 
 
 def usual_kind(kinds: Collection[str]) -> str:
-    """What slots of no kind mean where there are these: CUDA if it is among them or there is none, else the first."""
-    return CUDA if CUDA in kinds or not kinds else min(kinds)
+    """What slots of no kind mean where there are these: CUDA if it is among them, else the first; open if none is."""
+    return CUDA if CUDA in kinds else min(kinds, default=ANY)
 
 
 class Slot(msgspec.Struct, frozen=True, array_like=True):
@@ -30,7 +32,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one member asks for or holds. ``slots`` are of one device ``kind``."""
+    """What one member asks for or holds. ``slots`` are of one device ``kind``; a wish may leave it open (``ANY``)."""
 
     slots: int = 0
     kind: str = CUDA
@@ -38,7 +40,7 @@ class Resources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int = 0
 
     def __str__(self) -> str:
-        parts = [f"{self.slots} {self.kind}"] if self.slots else []
+        parts = [f"{self.slots} {'of any kind' if self.kind == ANY else self.kind}"] if self.slots else []
         if self.millicpus:
             parts.append(f"{self.millicpus / 1000:g} CPU")
         if self.memory_bytes:

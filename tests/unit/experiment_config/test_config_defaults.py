@@ -78,7 +78,7 @@ def test_the_least_configuration_has_every_default() -> None:
     }
     spec = found.spec
     assert (spec.name, spec.owner, spec.workspace, spec.project, spec.seed) == ("train", "nobody", "default", "", 5)
-    assert (spec.search, spec.resources, spec.storage) == (SearchSpec(), TrialResources(), Storage())
+    assert (spec.search, spec.resources, spec.storage) == (SearchSpec(), TrialResources(kind="any"), Storage())
     assert (spec.retention, spec.max_restarts, spec.leave_within_s) == (Retention(), 5, 3600.0)
     assert spec.program.argv == ("sh", "-c", "python train.py")
     assert (spec.program.environment, spec.program.image, spec.program.mounts, spec.program.ports) == ({}, None, (), ())
@@ -135,7 +135,7 @@ def test_an_experiment_without_a_name_has_its_programs(entrypoint: Any, name: st
 @pytest.mark.parametrize(
     ("kinds", "written", "kind"),
     [
-        ((), {}, "cuda"),
+        ((), {}, "any"),
         (("cpu", "cuda"), {}, "cuda"),
         (("artificial", "cpu"), {}, "artificial"),
         (("rocm",), {}, "rocm"),
@@ -146,6 +146,15 @@ def test_an_experiment_without_a_name_has_its_programs(entrypoint: Any, name: st
 )
 def test_the_kind_of_slots(kinds: tuple[str, ...], written: dict[str, Any], kind: str) -> None:
     assert spec_of({"resources": written}, kinds=kinds).resources.kind == kind
+
+
+@pytest.mark.parametrize("asked", [{}, {"kind": "any"}])
+@pytest.mark.parametrize(("kinds", "kind"), [((), "cuda"), (("rocm",), "rocm")])
+def test_what_depends_on_the_kind_of_slots_decides_it(asked: dict[str, Any], kinds: tuple[str, ...], kind: str) -> None:
+    images = {"cpu": "c", "cuda": "g", "rocm": "r"}
+    spec = spec_of({"resources": asked, "environment": {"image": images}}, kinds=kinds)
+    assert spec.resources.kind == kind
+    assert spec.program.image is not None and spec.program.image.name == {"cuda": "g", "rocm": "r"}[kind]
 
 
 def test_resources_reach_the_spec() -> None:
@@ -162,6 +171,7 @@ def test_resources_reach_the_spec() -> None:
     }
     assert spec_of({"resources": written}).resources == TrialResources(
         slots=8,
+        kind="any",
         max_slots=32,
         weight=2.0,
         priority=7,

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from yard import Yard, cell, members, request, room
 
+from clutch.core.autoscale import nodes_needed
 from clutch.core.scheduling.plan import recheck
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
+from clutch.wire.resources import ANY
 from clutch.wire.schedule import Holding, Part, Placement
-from clutch.wire.specs import Quota, Split, Subscription
+from clutch.wire.specs import Autoscale, Quota, Split, Subscription
 
 
 def placement(node: str, *slots: int, role: str = "worker", rank: int = 0, **more: int) -> Placement:
@@ -46,6 +48,35 @@ def test_a_slot_is_held_once() -> None:
             ledger.hold(bad)
     assert ledger.version == version
     ledger.check()
+
+
+def test_slots_of_any_kind_are_what_the_pool_has_when_it_has_some() -> None:
+    """They were fixed when they were asked for: who came before the first node waited for CUDA for ever."""
+    yard = Yard([])
+    yard.want(request("a", members(1, 2, kind=ANY), 1), request("b", Split(3, kind=ANY), 2))
+    assert not yard.step().grants
+    yard.ledger.put_room(room("n0", 4, kind="cpu"))
+    yard.ledger.check()
+    made = yard.step()
+    assert [(grant.request, grant.placements[0].kind) for grant in made.grants] == [("a", "cpu")]
+    assert yard.why("b").detail.startswith("wants 3 cpu slots")
+    yard.ledger.put_room(room("n1", 4, kind="cuda"))
+    yard.ledger.check()
+    assert [(grant.request, grant.placements[0].node) for grant in yard.step().grants] == [("b", "n1")]
+    yard.ledger.release(RequestId("b"))
+    yard.ledger.drop_room(NodeId("n1"))
+    yard.want(request("c", members(1, 1, kind=ANY), 3))
+    assert [grant.placements[0].kind for grant in yard.step().grants] == ["cpu"]
+    yard.ledger.check()
+
+
+def test_slots_of_any_kind_grow_what_the_pool_may_add() -> None:
+    scale = Autoscale(nodes_max=2, slots_per_node=4, kind="rocm", millicpus_per_node=64_000)
+    yard = Yard([], autoscale=scale).want(request("a", members(1, 4, kind=ANY)))
+    assert nodes_needed(yard.ledger, 0, 2).new == 1
+    yard.ledger.reconfigure(msgspec.structs.replace(yard.ledger.pool, autoscale=None))
+    assert yard.ledger.usual_kind == ANY
+    yard.ledger.check()
 
 
 def test_verbs_on_what_is_not_there_are_refused() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clutch.core.scheduling.quota import group_of, user_scope, workspace_scope
 from clutch.wire.ids import NodeId
+from clutch.wire.resources import ANY
 from clutch.wire.schedule import Part, Request
 from clutch.wire.specs import Members, Split, Spread
 
@@ -35,7 +36,7 @@ class Need:
         "subscribed_kind",
     )
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, usual: str) -> None:
         self.role = part.role
         self.first_rank = part.first_rank
         self.spread = part.spread
@@ -45,7 +46,7 @@ class Need:
         shape = part.shape
         if isinstance(shape, Split):
             self.split = True
-            self.kind = shape.kind
+            self.kind = _meant(shape.kind, usual)
             self.slots = 1
             self.count = shape.slots
             self.millicpus = shape.millicpus_per_slot
@@ -54,7 +55,7 @@ class Need:
             self.even = shape.even
         else:
             self.split = False
-            self.kind = shape.each.kind
+            self.kind = _meant(shape.each.kind, usual)
             self.slots = shape.each.slots
             self.count = shape.count
             self.millicpus = shape.each.millicpus
@@ -76,12 +77,12 @@ class Need:
 
 
 class Demand:
-    """All roles of a request, with the nodes it may not or must use."""
+    """All roles of a request, with the nodes it may not or must use. Slots of any kind are of the pool's ``usual``."""
 
     __slots__ = ("borrows", "excluded", "interactive", "needs", "only", "slots", "slots_by_kind", "wait_limit_s")
 
-    def __init__(self, request: Request) -> None:
-        self.needs = tuple(Need(part) for part in request.parts)
+    def __init__(self, request: Request, usual: str = ANY) -> None:
+        self.needs = tuple(Need(part, usual) for part in request.parts)
         self.excluded = frozenset(request.excluded_nodes)
         cell = request.interactive
         self.interactive = cell is not None
@@ -104,6 +105,16 @@ class Demand:
         if spread or subscription:
             new.needs = tuple(need.relaxed(spread=spread, subscription=subscription) for need in self.needs)
         return new
+
+
+def _meant(kind: str, usual: str) -> str:
+    return usual if kind == ANY else kind
+
+
+def is_open(request: Request) -> bool:
+    """Whether some of its slots are of whichever kind the pool has."""
+    shapes = [part.shape for part in request.parts]
+    return any((shape.kind if isinstance(shape, Split) else shape.each.kind) == ANY for shape in shapes)
 
 
 def is_firm(request: Request) -> bool:

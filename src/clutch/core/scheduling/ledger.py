@@ -20,7 +20,7 @@ from clutch.core.scheduling.room_index import Desk, RoomIndex
 from clutch.core.scheduling.waiting_line import Line, WaitingLines
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import NodeId, RequestId
-from clutch.wire.resources import Capacity, Slot
+from clutch.wire.resources import Capacity, Slot, usual_kind
 from clutch.wire.schedule import Holding, Placement, Request, Room
 from clutch.wire.specs import Autoscale, PoolSpec
 
@@ -52,9 +52,12 @@ class Ledger:
         """Grows with every change."""
         self.rooms_version = 0
         """Grows when a node comes, goes or changes."""
+        self._slots_of: dict[str, int] = {}
+        """By kind: how many slots the nodes own."""
         self._empty: tuple[int, RoomIndex] | None = None
         self._rooms: dict[NodeId, Room] = {}
         self._holdings: dict[RequestId, Holding] = {}
+        self.lines.mean(self.usual_kind)
 
     @property
     def waiting(self) -> Mapping[RequestId, Request]:
@@ -71,6 +74,7 @@ class Ledger:
     def reconfigure(self, pool: PoolSpec) -> None:
         """The pool's rules changed. What is held stays held, even beyond a lower subscription bound."""
         self.pool = pool
+        self.lines.mean(self.usual_kind)
         for room in list(self._rooms.values()):
             self.put_room(room)
 
@@ -78,6 +82,7 @@ class Ledger:
         """A new node, or one whose capacity, usability or disabled slots changed. What it holds stays held."""
         self.version += 1
         self.rooms_version += 1
+        self._count_slots(self._rooms.get(room.node), room)
         self._rooms[room.node] = room
         desk = Desk(room, self.pool.max_subscription)
         tenants = self.tenants.setdefault(room.node, {})
@@ -96,10 +101,24 @@ class Ledger:
             raise BrokenInvariant(f"still holds {', '.join(self.tenants[node])}", object=node)
         self.version += 1
         self.rooms_version += 1
-        del self._rooms[node]
+        self._count_slots(self._rooms.pop(node), None)
         del self.tenants[node]
         self.index.drop(node)
         self.evictable.drop_room(node)
+
+    def _count_slots(self, before: Room | None, after: Room | None) -> None:
+        """Keep in step what slots of any kind mean here."""
+        for room, sign in ((before, -1), (after, 1)):
+            for slot in room.capacity.slots if room is not None else ():
+                bump(self._slots_of, slot.kind, sign)
+        self.lines.mean(self.usual_kind)
+
+    @property
+    def usual_kind(self) -> str:
+        """Of slots that are asked for without a kind, by all that the pool has or may add."""
+        scale = self.pool.autoscale
+        grown = [scale.kind] if scale is not None and scale.slots_per_node else []
+        return usual_kind([*self._slots_of, *grown])
 
     def enqueue(self, request: Request) -> None:
         if request.request in self._holdings:
@@ -227,6 +246,9 @@ class Ledger:
                 raise BrokenInvariant("the books and a recount differ", object=node)
         if recount.index.desks.keys() != self.index.desks.keys() or recount.tenants != self.tenants:
             raise BrokenInvariant("nodes or tenants differ from a recount", object=self.pool.name)
+        if recount._slots_of != self._slots_of:
+            raise BrokenInvariant("kinds of slots differ from a recount", object=self.pool.name)
+        self.lines.check(self.usual_kind)
         self._check_files(recount)
         self.evictable.check(self.index, self._holdings)
 

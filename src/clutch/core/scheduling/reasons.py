@@ -16,6 +16,7 @@ from clutch.core.scheduling.room_index import RoomIndex
 from clutch.core.scheduling.snapshot import Snapshot
 from clutch.core.scheduling.waiting_line import turn_of
 from clutch.wire.ids import NodeId, TaskId
+from clutch.wire.resources import ANY
 from clutch.wire.schedule import Request, WaitCode
 
 Reason = tuple[WaitCode, str, tuple[TaskId, ...]]
@@ -43,7 +44,7 @@ class Reasons:
     def of(self, request: Request) -> Reason:
         if not self.snapshot.empty.desks:
             return WaitCode.NO_NODES, f"pool {self.snapshot.pool.name} has no node", ()
-        demand = Demand(request)
+        demand = Demand(request, self.snapshot.usual_kind)
         too_big = self._too_big(demand)
         if too_big:
             return WaitCode.TOO_BIG, too_big, ()
@@ -162,7 +163,9 @@ class Reasons:
 
 
 def _amount(demand: Demand) -> str:
-    parts = [f"{slots} {kind} slots" for kind, slots in demand.slots_by_kind.items()]
+    parts = [
+        f"{slots} slots" if kind == ANY else f"{slots} {kind} slots" for kind, slots in demand.slots_by_kind.items()
+    ]
     millicpus = sum(need.count * need.millicpus for need in demand.needs)
     if millicpus:
         parts.append(f"{millicpus / 1000:g} CPUs")

@@ -20,6 +20,7 @@ class Snapshot:
         self.version = ledger.version
         self.index: RoomIndex = ledger.index.fork()
         self.empty: RoomIndex = ledger.empty_index()
+        self.usual_kind = ledger.usual_kind
         self.waiting: dict[RequestId, Request] = ledger.lines.snapshot()
         self.holdings: dict[RequestId, Holding] = dict(ledger.holdings)
         self.limits: dict[str, int] = dict(ledger.quotas.limits)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 
-from clutch.core.scheduling.demand import Demand, line_key, slots_wanted
+from clutch.core.scheduling.demand import Demand, is_open, line_key, slots_wanted
 from clutch.core.scheduling.quota import QuotaBook, group_of, user_scope, workspace_scope
 from clutch.wire.errors import BrokenInvariant
 from clutch.wire.ids import RequestId
+from clutch.wire.resources import ANY
 from clutch.wire.schedule import Request
 
 Turn = tuple[int, int, RequestId]
@@ -48,6 +49,7 @@ class WaitingLines:
         self._requests: dict[RequestId, Request] = {}
         self._line_of: dict[RequestId, Line] = {}
         self._made = 0
+        self._usual = ANY
         self._scopes_version = quotas.scopes_version
 
     @property
@@ -67,7 +69,7 @@ class WaitingLines:
         key = line_key(request)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(key, Demand(request), self._made)
+            line = self._lines[key] = Line(key, Demand(request, self._usual), self._made)
             self._made += 1
         insort(line.queues.setdefault(self._queue_key(request), []), turn_of(request))
         self._requests[request.request] = request
@@ -88,6 +90,17 @@ class WaitingLines:
                 del self._lines[line.key]
         return request
 
+    def mean(self, usual: str) -> None:
+        """From now on slots of any kind are of this one."""
+        if usual == self._usual:
+            return
+        self._usual = usual
+        for name, request in self._requests.items():
+            if is_open(request):
+                line = self._line_of[name]
+                line.demand = Demand(request, usual)
+                line.fits_empty = None
+
     def _queue_key(self, request: Request) -> tuple[object, ...]:
         """Requests of one line with equal keys are refused alike by quotas and caps."""
         limits = self._quotas.limits
@@ -106,6 +119,12 @@ class WaitingLines:
             line.queues = {}
         for name, request in self._requests.items():
             insort(self._line_of[name].queues.setdefault(self._queue_key(request), []), turn_of(request))
+
+    def check(self, usual: str) -> None:
+        """Raise ``BrokenInvariant`` where a line stands for other slots than its requests ask for."""
+        for name, request in self._requests.items():
+            if Demand(request, usual).slots_by_kind != self._line_of[name].demand.slots_by_kind:
+                raise BrokenInvariant("its line asks for slots of another kind", object=name)
 
     def line_of(self, name: RequestId) -> Line:
         return self._line_of[name]

@@ -40,7 +40,7 @@ from clutch.wire.errors import BadRequest, ClutchError, Conflict, IllegalMove, N
 from clutch.wire.ids import TaskId
 from clutch.wire.outcomes import TaskState
 from clutch.wire.programs import Program, program_in
-from clutch.wire.resources import usual_kind
+from clutch.wire.resources import ANY, usual_kind
 from clutch.wire.views import AllocationView, TaskView
 
 TASKS = f"{API}/tasks"
@@ -83,8 +83,9 @@ async def submit_task(services: Services, caller: Caller, data: SubmitTask) -> S
 
 
 def with_kind(services: Services, wish: SubmitTask) -> SubmitTask:
-    """Slots of no kind are of that which the pool has, so that a laptop without a GPU runs what asks for a slot."""
-    if wish.resources.kind:
+    """Slots of no kind are of that which the pool has, so that a laptop without a GPU runs what asks for a slot. While
+    the pool has none, the kind stays open."""
+    if wish.resources.kind not in ("", ANY):
         return wish
     nodes = [node for node in services.loop.state.nodes.values() if node.pool == wish.pool]
     kind = usual_kind({slot.kind for node in nodes for slot in node.capacity.slots})

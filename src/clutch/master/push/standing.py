@@ -17,6 +17,7 @@ from clutch.wire.errors import NotAllowed
 from clutch.wire.ids import Fence, MemberId, NodeId
 from clutch.wire.push import Preemption, RunInfo
 from clutch.wire.resources import Resources
+from clutch.wire.schedule import Placement
 from clutch.wire.specs import Members
 
 
@@ -95,7 +96,7 @@ class Standing:
             size=len(self.allocation.members),
             node=placement.node if placement is not None else "",
             slots=slots,
-            resources=self._resources(len(slots)),
+            resources=self._resources(placement),
             epoch=self.allocation.epoch,
             incarnation=self.member.incarnation,
             restarts=self.task.failures,
@@ -105,13 +106,16 @@ class Standing:
             preemption=self.preemption(now),
         )
 
-    def _resources(self, slots: int) -> Resources:
+    def _resources(self, placement: Placement | None) -> Resources:
+        """What it asks for; where the wish left something open, what it got."""
         shape = self.task.role(self.member.member.role).shape
         if isinstance(shape, Members):
-            return shape.each
+            each = shape.each
+            return each if placement is None else msgspec.structs.replace(each, kind=placement.kind)
+        slots = len(placement.slots) if placement is not None else 0
         return Resources(
             slots=slots,
-            kind=shape.kind,
+            kind=shape.kind if placement is None else placement.kind,
             millicpus=shape.millicpus_per_slot * slots,
             memory_bytes=shape.memory_bytes_per_slot * slots,
         )

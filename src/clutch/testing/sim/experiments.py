@@ -29,6 +29,7 @@ from clutch.wire.experiments import (
     TrialResources,
 )
 from clutch.wire.programs import Program
+from clutch.wire.resources import ANY
 from clutch.workloads.experiment.controller.own import Own
 
 if TYPE_CHECKING:
@@ -163,7 +164,11 @@ def make_experiment(name: str, chance: Random) -> ExperimentSpec:
         hyperparameters={"base": Double(0.0, 1.0), **{key: Const(value) for key, value in settings.items()}},
         search=SearchSpec(method=method, max_time=0 if own_end or isinstance(method, Pbt) else LENGTH),
         resources=TrialResources(
-            slots=chance.choice((1, 1, 2)), single_node=True, pool=POOL, priority=chance.choice((30, 42, 42, 60))
+            slots=chance.choice((1, 1, 2)),
+            kind=ANY,
+            single_node=True,
+            pool=POOL,
+            priority=chance.choice((30, 42, 42, 60)),
         ),
         retention=Retention(save_trial_best=chance.choice((0, 1)), save_trial_latest=1),
         max_restarts=chance.choice((0, 2, 8)),

@@ -14,7 +14,7 @@ from clutch.wire import events as e
 from clutch.wire.ids import LeaseId, MemberId, NodeId, PoolName, TaskId
 from clutch.wire.messages import WantedLease
 from clutch.wire.outcomes import NodeWish, TaskState, TaskWish
-from clutch.wire.resources import CUDA, Resources
+from clutch.wire.resources import ANY, CUDA, Resources
 from clutch.wire.specs import Members, OnDeath, OnNodeLost, RoleSpec, Split, Spread, Subscription, TaskSpec
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def make_spec(kind: str, task: TaskId, chance: Random, slots_in_all: int) -> Tas
         stubborn=chance.choice((0.0, 0.0, 0.5)),
         failing=chance.choice((0.0, 0.0, 0.02)),
     )
-    small = Resources(slots=chance.choice((1, 1, 2)), millicpus=500, memory_bytes=2**28)
+    small = Resources(slots=chance.choice((1, 1, 2)), kind=ANY, millicpus=500, memory_bytes=2**28)
     priority = chance.choice((10, 42, 42, 42, 80))
     on_node_lost = OnNodeLost.RESTART
     roles: tuple[RoleSpec, ...]

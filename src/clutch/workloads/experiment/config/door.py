@@ -14,7 +14,7 @@ from clutch.wire.errors import BadConfig, Problem
 from clutch.wire.experiment_api import ConfigProblem
 from clutch.wire.experiments import ExperimentSpec, OutputRule, Retention, RuleAction, TrialResources
 from clutch.wire.programs import Image, Program, SecretUse
-from clutch.wire.resources import CPU, CUDA, ROCM, usual_kind
+from clutch.wire.resources import ANY, CPU, CUDA, ROCM, usual_kind
 from clutch.workloads.experiment.config.crossing import cross_notices, cross_problems, draw_once
 from clutch.workloads.experiment.config.methods import argv_of, search_of
 from clutch.workloads.experiment.config.model_base import size_in
@@ -26,7 +26,7 @@ from clutch.workloads.experiment.config.places import storage_of
 from clutch.workloads.experiment.config.problems import PROBLEMS_MAX, shape_problems
 from clutch.workloads.experiment.config.reading import plain
 from clutch.workloads.experiment.config.spellings import Reworded
-from clutch.workloads.experiment.config.surroundings import normal_variables, secrets_of, variables_of
+from clutch.workloads.experiment.config.surroundings import is_by_device, normal_variables, secrets_of, variables_of
 
 EFFECTIVE_MAX_BYTES = 48 * 2**10
 """A trial is told the configuration, its hyperparameters and its data in one environment variable, and Linux takes
@@ -105,10 +105,14 @@ def accepted(config: Mapping[str, Any], context: Door) -> Accepted:
 
 
 def kind_of_slots(written: WrittenExperiment, kinds: tuple[str, ...]) -> str:
-    """Of a trial: as it says, else CUDA where the pool has it, else what the pool has."""
-    if written.resources.kind is not None:
-        return written.resources.kind
-    return usual_kind(kinds)
+    """Of a trial: as it says, else what the pool usually has. It stays open while the pool has none, unless an image or
+    variables must be chosen by it."""
+    kind = written.resources.kind or usual_kind(kinds)
+    environment = written.environment
+    chosen_by = isinstance(environment.image, WrittenImages) or is_by_device(environment.environment_variables)
+    if kind != ANY or not chosen_by:
+        return kind
+    return usual_kind(kinds or (CUDA,))
 
 
 def _refuse(problems: list[Problem], subject: str) -> None:

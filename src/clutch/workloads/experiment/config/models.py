@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from clutch.wire.resources import DEVICE_KINDS
+from clutch.wire.resources import ANY, DEVICE_KINDS
 from clutch.wire.specs import DEFAULT_PRIORITY
 from clutch.workloads.experiment.config.model_base import (
     Command,
@@ -40,8 +40,8 @@ DEFAULT_RULES = (
 
 
 def _kind(value: Any) -> Any:
-    if value not in (*DEVICE_KINDS, "any"):
-        raise wrong(f"{value!r} is no kind of slots", f"Write one of: {', '.join(DEVICE_KINDS)}, any.")
+    if value not in (*DEVICE_KINDS, ANY):
+        raise wrong(f"{value!r} is no kind of slots", f"Write one of: {', '.join(DEVICE_KINDS)}, {ANY}.")
     return value
 
 

@@ -32,6 +32,7 @@ from clutch.wire.experiment_views import ExperimentView
 from clutch.wire.experiment_words import holder_of
 from clutch.wire.experiments import KIND, ExperimentSpec
 from clutch.wire.ids import PoolName
+from clutch.wire.resources import ANY
 from clutch.wire.views import TaskView
 from clutch.workloads.experiment.service.finding import look_up
 from clutch.workloads.experiment.service.looking import own_of
@@ -121,7 +122,7 @@ class Submitting:
         if pool is None or pool.autoscale is not None:
             return ()
         nodes = [node for node in state.nodes.values() if node.pool == wanted.pool]
-        slots = sum(1 for node in nodes for slot in node.capacity.slots if wanted.kind in ("any", slot.kind))
+        slots = sum(1 for node in nodes for slot in node.capacity.slots if wanted.kind in (ANY, slot.kind))
         if not nodes or slots >= wanted.slots:
             return ()
         return (
