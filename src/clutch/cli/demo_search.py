@@ -18,7 +18,7 @@ import typer
 
 from clutch.cli import home
 from clutch.cli.experiment_render import Screen, best_of, live_lines, ranked
-from clutch.wire.errors import BadRequest, ClutchError
+from clutch.wire.errors import BadRequest, ClutchError, TimedOut
 from clutch.wire.experiments import EXPERIMENT_ENDED
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ PROGRAM = Path(__file__).parent / "demo_digits"
 SLOTS = 4
 MODEL = "digits"
 LOOK_S = 0.25
+STUCK_AFTER_S = 60.0
+"""Nothing of the search changed for so long: it is told why, instead of being watched for ever."""
+DEAD_WITHIN_S = 10.0
 PAUSE_S = 0.12
 """Between two epochs of a trial: so small a network would learn too fast to be watched."""
 SHADES = " ░▒▓█"
@@ -45,12 +48,14 @@ class Show:
         self.seed = seed
         self.keep = keep
         self.live = sys.stdout.isatty() and not plain
-        self.folder = Path(tempfile.mkdtemp(prefix="clutch-demo-"))
+        self.base = Path(tempfile.mkdtemp(prefix="clutch-demo-"))
+        self.folder = self.base / "clutch"  # where a user of this XDG_DATA_HOME has it
         self.news: list[str] = []
         self.began = time.monotonic()
         self._killed_at = 0.0
         self._drawn = 0
         self._said = ""
+        self._moved: tuple[object, float] = ((), 0.0)
 
     def run(self) -> int:
         """0 when everything that is shown has happened."""
@@ -94,14 +99,16 @@ class Show:
         pid = int((self.folder / home.LOCK).read_text())
         os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
+        while home.is_up(self.folder) and time.monotonic() - began < DEAD_WITHIN_S:
+            time.sleep(0.01)
         spawn(self.folder)
         self._say(f"kill -9 of the master and the agent. The trials trained on; both are back after "
                   f"{time.monotonic() - began:.1f} s and nothing is lost.")  # fmt: skip
 
     def _down(self) -> None:
         if self.keep and home.is_up(self.folder):
-            typer.echo(f"The cluster stays up. Look around:  clutch --master {self._url()} ...  or  export "
-                       f"CLUTCH_HOME={self.folder}   Stop it: clutch down --data {self.folder}")  # fmt: skip
+            typer.echo(f"The cluster stays up. Look around after:  export XDG_DATA_HOME={self.base}   "
+                       f"Stop it: clutch down --data {self.folder}")  # fmt: skip
             return
         if home.is_up(self.folder):
             from clutch.cli.up import empty, stop
@@ -111,11 +118,7 @@ class Show:
                 stop(self.folder)
             except ClutchError as error:
                 typer.echo(f"clutch: {error}", err=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _url(self) -> str:
-        with self._client() as client:
-            return str(client.address)
+        shutil.rmtree(self.base, ignore_errors=True)
 
     # -- the search ----------------------------------------------------------------------------------------------
 
@@ -156,7 +159,22 @@ class Show:
                 self._kill_master()
             if view.state in EXPERIMENT_ENDED:
                 return view
+            self._must_move(experiment, view, trials)
             time.sleep(LOOK_S)
+
+    def _must_move(self, experiment: Experiment, view: ExperimentView, trials: list[TrialView]) -> None:
+        """``TimedOut``, with what the cluster says of it, when the search stands still."""
+        now = time.monotonic()
+        standing = (view.state, [(trial.state, trial.epoch, trial.last_step, trial.restarts) for trial in trials])
+        if standing != self._moved[0]:
+            self._moved = (standing, now)
+        elif now - self._moved[1] > STUCK_AFTER_S:
+            why = experiment.why()
+            raise TimedOut(
+                f"nothing of it moved for {STUCK_AFTER_S:g} s: {' '.join([why.sentence, *why.story[:1]])}",
+                object=f"experiment {view.key}",
+                next_step="Run it again with --keep, and look with 'clutch why' and 'clutch doctor'.",
+            )
 
     def _tell_trials(self, experiment: Experiment, view: ExperimentView) -> None:
         from collections import Counter

@@ -203,10 +203,8 @@ def wait(
 @app.command("why")
 def why(context: typer.Context, experiment: One, as_json: Json = False) -> None:
     """Say where an experiment stands and what it waits for."""
-    from clutch.sdk import experiment_calls as calls
-
     with connect(context) as client:
-        found = client.perform(calls.why_experiment(experiment))
+        found = client.experiment(experiment).why()
     if as_json:
         typer.echo(_json(found))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 from collections.abc import Callable
@@ -26,8 +27,12 @@ from clutch.wire import events as e
 from clutch.wire.access import TokenKind, TokenView
 from clutch.wire.errors import ClutchError
 from clutch.wire.ids import NodeId
+from clutch.wire.outcomes import NodeState
 
 JOIN_TOKEN_S = 86400.0
+AGENTS_WITHIN_S = 10.0
+"""A user is told that the cluster is up when its own nodes may get work, or after so long without them."""
+LOOK_S = 0.01
 
 
 class HouseSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +89,19 @@ class House:
                 backends=("process", f"docker {version}") if version else ("process",),
                 join=joining,
             )
+            await self._heard_of(master, names)
             self._tell(up)
+
+    async def _heard_of(self, master: master_main.Running, names: list[str]) -> None:
+        """Until each of these nodes has reported, so that nobody's first command meets a cluster without any."""
+        nodes, heard = master.services.loop.state.nodes, (NodeState.READY, NodeState.DRAINING)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AGENTS_WITHIN_S):
+                while not self.stop.is_set():
+                    states = [node.state for name in names if (node := nodes.get(NodeId(name))) is not None]
+                    if len(states) == len(names) and all(state in heard for state in states):
+                        return
+                    await asyncio.sleep(LOOK_S)
 
     async def _agent(self, master: master_main.Running, name: str) -> None:
         view = TokenView(id="", kind=TokenKind.AGENT, user="", description="clutch up", node=name)

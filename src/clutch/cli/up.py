@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -96,10 +97,10 @@ def spawn(folder: Path) -> Up:
             pass_fds=(write_end,),
         )
     os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        said = pipe.read()  # until it has told, or is gone
+    said = _told(read_end)
     if not said:
-        process.wait(timeout=UP_WITHIN_S)
+        process.kill()
+        process.wait(timeout=DOWN_WITHIN_S)
         lines = log_path.read_bytes()[began_at:].decode("utf-8", "replace").splitlines()[-5:]
         raise Unavailable(
             "it did not come up: "
@@ -108,6 +109,18 @@ def spawn(folder: Path) -> Up:
             next_step=f"Read {log_path}.",
         )
     return msgspec.json.decode(said, type=Up)
+
+
+def _told(read_end: int) -> bytes:
+    """What is said through this pipe until its writer is gone; nothing if that takes too long."""
+    said, until = b"", time.monotonic() + UP_WITHIN_S
+    with os.fdopen(read_end, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+            piece = pipe.read(65536)
+            if not piece:
+                return said
+            said += piece
+    return b""
 
 
 def _tell(seen: Up, ready_fd: int, as_json: bool) -> None:

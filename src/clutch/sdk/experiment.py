@@ -14,6 +14,7 @@ from clutch.sdk import experiment_calls as calls
 from clutch.sdk.output import Filters, Follower, output_query
 from clutch.sdk.reading import LOOK_FIRST_S, LOOK_MAX_S, follow_lines, read_lines
 from clutch.sdk.task import Task
+from clutch.wire.api import WhyTask
 from clutch.wire.errors import NotFound, TimedOut
 from clutch.wire.experiment_api import ChangeMetadata, CheckpointDetail, ExperimentDetail, TrialDetail
 from clutch.wire.experiment_views import CheckpointRow, ExperimentView, TrialView, WorkloadView
@@ -58,6 +59,10 @@ class Experiment:
 
     def trial(self, number: int) -> Trial:
         return Trial(self.client, f"{self.id}.{number}")
+
+    def why(self) -> WhyTask:
+        """Where it stands and what it waits for."""
+        return self.client.perform(calls.why_experiment(self.id))
 
     def best_trial(self) -> Trial:
         """The trial with the best validation so far. ``NotFound`` while there is none."""

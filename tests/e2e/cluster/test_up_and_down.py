@@ -8,13 +8,18 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clutch.cli import up
+from clutch.cli.home import is_up
+from clutch.testing.bars import within
 from clutch.testing.cluster import Child, end_members, until
+from clutch.wire.errors import Unavailable
 
 COUNTING = Path(__file__).with_name("counting.py")
 
@@ -131,6 +136,8 @@ def test_work_that_was_stopped_begins_again(home: Home) -> None:
 
 def test_a_second_machine_joins_by_the_line_that_is_printed(home: Home) -> None:
     said = home.clutch("up", "--join", "--join-host", "127.0.0.1", "--agents", "0")
+    home.clutch("run", "--detach", "--no-code", "--name", "early", "--slots", "1", "--", "true")
+    assert "no node" in home.clutch("why", "early")
     line = next(line for line in said.splitlines() if "clutch agent" in line)
     words = shlex.split(line[line.index("clutch agent") :])[1:]
     assert any(word.startswith("https://") for word in words)
@@ -139,6 +146,7 @@ def test_a_second_machine_joins_by_the_line_that_is_printed(home: Home) -> None:
     try:
         until(lambda: [n["state"] for n in home.read("agent", "list")] == ["ready"], "the second machine is ready")
         assert home.clutch("run", "--no-code", "--", "sh", "-c", "echo on $CLUTCH_NODE") == "on second\n"
+        until(lambda: show(home, "early")["reason"] == "done", "what asked for a slot before there was any has had one")
     finally:
         agent.kill()
         end_members(home.folder / "second")
@@ -152,3 +160,51 @@ def test_a_list_says_where_and_how_a_task_runs(home: Home) -> None:
     node = home.read("agent", "list")[0]["key"]
     until(lambda: home.read("ps")[0]["detail"] == f"on {node} with process", "ps says where it runs")
     home.clutch("kill", "seen")
+
+
+def test_an_engine_that_says_nothing_keeps_nobody_waiting(home: Home) -> None:
+    """Containers of an agent that is starting were looked for there for 30 s, before it told of itself."""
+    path = home.folder / "engine.sock"
+    home.environment["DOCKER_HOST"] = f"unix://{path}"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen(64)
+        began = time.monotonic()
+        said = home.clutch("up")
+        assert home.clutch("run", "--no-code", "--slots", "1", "--", "echo", "hello") == "hello\n"
+        assert "docker" not in said
+        assert time.monotonic() - began < within(6.0)
+        home.clutch("down")
+
+
+def test_the_first_command_finds_the_nodes(home: Home) -> None:
+    home.clutch("up", "--agents", "3")
+    assert [node["state"] for node in home.read("agent", "list")] == ["ready"] * 3
+
+
+def test_one_that_does_not_come_up_is_not_waited_for_for_ever(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up, "UP_WITHIN_S", 0.05)
+    with pytest.raises(Unavailable, match="did not come up"):
+        up.spawn(home.data)
+    assert not is_up(home.data)
+
+
+def test_a_demonstration_that_stands_still_says_why(home: Home) -> None:
+    """It was watched for ever."""
+    program = """
+from clutch.cli import demo_search
+from clutch.cli.wishes import remembered
+from clutch.wire.errors import TimedOut
+demo_search.STUCK_AFTER_S = 0.5
+show = demo_search.Show(trials=4, seed=5, keep=False, plain=True)
+remembered(show.folder, {"agents": 0})
+try:
+    show.run()
+except TimedOut as stuck:
+    print(stuck, show.base.exists())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=home.environment, capture_output=True, text=True, timeout=100
+    )
+    last = ran.stdout.splitlines()[-1]
+    assert "nothing of it moved for 0.5 s" in last and "has no node" in last and last.endswith("False"), ran

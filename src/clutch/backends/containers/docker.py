@@ -179,7 +179,10 @@ class DockerContainers:
         return [one for one in seen if one is not None]
 
     async def _end_orphans(self) -> None:
-        """Containers made for directories of ours that are no more: nobody could ever ask for them."""
+        """Containers made for directories of ours that are no more: nobody could ever ask for them. An engine that says
+        nothing must not keep an agent from its other work: then they stay until the next start."""
+        if await answers(self._socket) is None:
+            return
         nobody = Key(MemberId(TaskId(""), "", 0), Fence(0, 0, 0))
         root = str(self._directories.path(nobody).parent)
         with suppress(Unavailable):
