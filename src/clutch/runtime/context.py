@@ -83,6 +83,7 @@ class Run:
         self._finished = False
         self._closed = False
         self._warned = False
+        self._validated = -1
         self._process = os.getpid()
         self._together = parts.together
         self._group: Group | None = parts.together.group if parts.together is not None else None
@@ -219,6 +220,7 @@ class Run:
 
         def keep(group: str, step: int, values: dict[str, float | int]) -> bool:
             self._reporter.report(group, step, values)
+            self._note_validation(group, step)
             return group == VALIDATION and self._leaving.asked()
 
         stops = report_together(together, (group, step, values), reducer, keep)
@@ -226,6 +228,10 @@ class Run:
             together.stop()
             self._leaving.should_stop()
         return stops or together.stops
+
+    def _note_validation(self, group: str, step: int) -> None:
+        if group == VALIDATION and step > self._validated:
+            self._validated = step
 
     def _of_all(self, what: str) -> Together:
         if self._process != os.getpid() or self._closed or self._together is None:
@@ -244,6 +250,7 @@ class Run:
             self._silence.heard()
         step = plain_step(step, group)
         self._reporter.report(group, step, plain_values(values, group, step))
+        self._note_validation(group, step)
         if self._reporter.failure is not None and not self._warned:
             self._warn(self._reporter.failure)
 
@@ -373,7 +380,8 @@ class Run:
     # -- its search ------------------------------------------------------------------------------------------------
 
     def operations(self) -> Iterator[Operation]:
-        """What the search asks for, one after the other; waits for it. Each must be completed before the next.
+        """What the search asks for, one after the other; waits for it. Each must be completed before the next; a
+        validation at its length does that too.
 
         On several ranks all of them ask, which is a sync point before each; rank 0 completes them.
         """
@@ -555,6 +563,9 @@ class _OfRun:
 
     def progress(self, fraction: float) -> None:
         self._run.progress(fraction)
+
+    def validated(self) -> int:
+        return self._run._validated
 
     def poll_s(self) -> float:
         from clutch.runtime.searching import POLL_S

@@ -190,6 +190,10 @@ class Surroundings(Protocol):
 
     def progress(self, fraction: float) -> None: ...
 
+    def validated(self) -> int:
+        """The furthest step at which this run has validated; -1: it has not."""
+        ...
+
     def poll_s(self) -> float:
         """How long one question may wait for its answer."""
         ...
@@ -209,15 +213,18 @@ def operations(search: Search, around: Surroundings) -> Iterator[Operation]:
         operation = Operation(length, around.complete, around.progress)
         yield operation
         if not operation.completed and not around.should_stop():
-            raise not_completed(length)
+            complete_by_validation(operation, around)
 
 
-def not_completed(length: int) -> BadRequest:
-    return BadRequest(
-        "it was left without having been completed",
-        object=f"operation to {length}",
-        next_step="Call operation.complete() when its length is reached.",
-    )
+def complete_by_validation(operation: Operation, around: Surroundings) -> None:
+    """A run that has validated at its length, or beyond, has done what was asked. ``BadRequest`` otherwise."""
+    if around.validated() < operation.length:
+        raise BadRequest(
+            "it was left without having been completed",
+            object=f"operation to {operation.length}",
+            next_step="Call operation.complete(), or run.validate(), when its length is reached.",
+        )
+    operation.complete()
 
 
 class Metadata(MutableMapping[str, Any]):

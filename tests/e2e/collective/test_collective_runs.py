@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import msgspec
+import pytest
 from ranks_ground import Ranks
 
 TOGETHER = 'clutch.init(distributed="environment")'
@@ -240,14 +241,15 @@ def test_ranks_that_cannot_meet_are_told_why(tmp_path: Path) -> None:
         ranks.done()
 
 
-def test_what_a_search_asks_is_the_same_on_all_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("completing", ["op.complete(0.5)", "run.validate(7, loss=0.5)"])
+def test_what_a_search_asks_is_the_same_on_all_ranks(tmp_path: Path, completing: str) -> None:
     text = """
     with clutch.init(distributed="environment", max_length=7) as run:
         for op in run.operations():
             op.report_progress(3)
             length = op.length
             if RANK == 0:
-                op.complete(0.5)
+                COMPLETING
         say(length=length)
         try:
             run.metadata["a"] = RANK
@@ -256,7 +258,7 @@ def test_what_a_search_asks_is_the_same_on_all_ranks(tmp_path: Path) -> None:
         else:
             say(kept=run.metadata["a"])
         say(best=run.best(all_ranks=True))
-    """
+    """.replace("COMPLETING", completing)
     with Ranks(text, 3, tmp_path) as ranks:
         assert ranks.lines() == [{"length": 7}] * 3
         chief, *others = ranks.lines()

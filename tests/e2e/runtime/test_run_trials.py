@@ -160,8 +160,8 @@ def test_operations_come_one_after_the_other(house: House) -> None:
             run.validate(done, loss=run.hparams.base / done)
             with run.checkpoint(done) as path:
                 (path / "at").write_text(str(done))
-            if done == operation.length:
-                operation.complete()
+            if done == operation.length and run.hparams.base > 1.5:
+                operation.complete()  # for the others their validation says it
             print("done", operation.length, flush=True)
     """
     searcher = {"name": "asha", "max_time": 8, "max_trials": 4, "num_rungs": 2, "divisor": 2, "promotion": True}

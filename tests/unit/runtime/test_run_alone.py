@@ -153,7 +153,13 @@ def test_one_operation_as_long_as_is_wanted() -> None:
         assert lengths == [1], "a script that only does what it is asked for does something"
     with clutch.init(max_length=10) as run, pytest.raises(BadRequest, match=r"operation to 10.*left without"):
         for _ in run.operations():
-            pass
+            run.validate(9, accuracy=0.5)
+    with clutch.init(max_length=10) as run:
+        seen = []
+        for operation in run.operations():
+            seen.append(operation)
+            run.validate(10, accuracy=0.5)
+        assert [operation.completed for operation in seen] == [True], "a validation at its length completes it"
 
 
 def test_hyperparameters_that_cannot_be_are_said_where_nobody_replaces_them() -> None:

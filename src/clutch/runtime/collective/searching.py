@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from clutch.runtime.searching import OVER, PAUSE_S, TRAIN, Best, Operation, Search, Surroundings, not_completed
+from clutch.runtime.searching import OVER, PAUSE_S, TRAIN, Best, Operation, Search, Surroundings, complete_by_validation
 
 if TYPE_CHECKING:
     from clutch.runtime.collective.together import Together
@@ -51,7 +51,7 @@ def _next(search: Search, around: Surroundings, last: Operation | None, leaves: 
     if leaves:
         return LEAVE, 0
     if last is not None and not last.completed:
-        raise not_completed(last.length)
+        complete_by_validation(last, around)
     asked_at = time.monotonic()
     state, length = search.operation(around.poll_s())
     if state not in (TRAIN, OVER) and time.monotonic() - asked_at < PAUSE_S:
