@@ -20,6 +20,7 @@ TABLE = {
     "ps": Lazy("clutch.cli.ps", "List tasks: those that live, or all."),
     "logs": Lazy("clutch.cli.logs", "Show what a task printed."),
     "show": Lazy("clutch.cli.tasks", "Show everything about a task."),
+    "metrics": Lazy("clutch.cli.metrics", "Draw what a task reported, or write it to a file."),
     "why": Lazy("clutch.cli.tasks", "Say where a task stands and how it came to that."),
     "queue": Lazy("clutch.cli.tasks", "List what waits, in order, and what it waits for."),
     "stop": Lazy("clutch.cli.tasks", "Ask tasks to leave; after their window they are ended."),

@@ -1,10 +1,10 @@
-"""What a trial reported, drawn on the screen or written to files."""
+"""What tasks reported, drawn on the screen or written to files."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clutch.cli.curves import Curve, are_curves, number, plot
 from clutch.cli.experiment_render import COLOURS
@@ -14,37 +14,45 @@ from clutch.wire.errors import BadRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clutch.sdk.experiment import Trial
+    from clutch.sdk.client import Client
     from clutch.wire.metrics import Series
 
 HEIGHT = 8
 FILES = (".csv", ".parquet")
 
 
-def write_metrics(
-    trial: Trial, target: Path, *, group: str = "", names: tuple[str, ...] = (), tensorboard: bool = False
-) -> int:  # fmt: skip
-    """Every point that a trial reported, in a file or a folder; how many there were."""
-    from clutch.sdk import experiment_calls as calls
+class Asked(NamedTuple):
+    """What of it, and how."""
+
+    group: str = ""
+    names: tuple[str, ...] = ()
+    points: int = 200
+    tensorboard: bool = False
+    as_json: bool = False
+
+
+def write_metrics(client: Client, tasks: Sequence[str], asked: Asked, target: Path) -> int:
+    """Every point that these tasks reported, in a file or a folder; how many there were."""
+    from clutch.sdk import calls
     from clutch.sdk.metric_export import export, pages
 
-    if target.suffix and target.suffix.lower() not in FILES and not tensorboard and not target.is_dir():
+    if target.suffix and target.suffix.lower() not in FILES and not asked.tensorboard and not target.is_dir():
         step = f"Write {' or '.join(FILES)} for a file; a folder gets the event files of TensorBoard."
         raise BadRequest(f"nothing is written as {target.suffix}", object=str(target), next_step=step)
-    asked = {"group": group, "name": names, "exact": True}
+    fields = {"group": asked.group, "name": asked.names, "exact": True}
 
     def of_task(task: str) -> Iterator[Series]:
-        return pages(lambda after: trial.client.perform(calls.task_metrics(task, **asked, after=after)))
+        return pages(lambda after: client.perform(calls.task_metrics(task, **fields, after=after)))
 
     def every() -> Iterator[Series]:
-        for task in trial.detail().tasks:
+        for task in tasks:
             yield from of_task(task)
 
-    return export(every(), target, "tensorboard" if tensorboard else "")
+    return export(every(), target, "tensorboard" if asked.tensorboard else "")
 
 
 def drawn(series: Sequence[Series]) -> str:
-    """One picture for each metric, the runs of the trial in it as curves of their own."""
+    """One picture for each metric, the runs in it as curves of their own."""
     colour = coloured()
     width = shutil.get_terminal_size().columns - 1
     pictures: list[str] = []

@@ -192,12 +192,11 @@ def submit_and_stay(client: Client, command: Sequence[str], digest: str, wish: W
 def _tell_search(task: Task, command: Sequence[str]) -> None:
     """To people whose program said how good it is: that it could be searched."""
     from clutch.cli.curves import number
-    from clutch.sdk import experiment_calls as calls
     from clutch.wire.errors import ClutchError
     from clutch.wire.metrics import VALIDATION
 
     try:
-        series = task.client.perform(calls.task_metrics(task.id, group=VALIDATION, points=2)).items
+        series = task.metrics(group=VALIDATION, points=2)
     except ClutchError:
         return  # it has done what was wanted; this is only a hint
     if not series or not series[0].points:

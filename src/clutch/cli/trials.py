@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clutch.cli.experiment_logs import Shown, print_lines, with_line_options
 from clutch.cli.lists import Json, Watch, screen_width, show, show_list
+from clutch.cli.metric_files import Asked
+from clutch.cli.metrics import Group, Names, Output, Points, Reported, TensorBoard, tell
 from clutch.cli.where import connect
-from clutch.wire.errors import BadRequest
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 One = Annotated[str, typer.Argument(help="EXPERIMENT.NUMBER; a unique beginning of the experiment will do.")]
@@ -101,30 +101,15 @@ def _move(context: typer.Context, trials: list[str], move: str, done: str) -> No
 def metrics(
     context: typer.Context,
     trial: One,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="FILE.csv, FILE.parquet, or a folder.")] = None,
-    group: Annotated[str, typer.Option("--group", "-g", help="training, validation, or another.")] = "",
-    name: Annotated[list[str] | None, typer.Option("--name", help="Only this metric; repeatable.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Event files for TensorBoard.")] = False,
-    points: Annotated[int, typer.Option("--points", min=1, help="So many of each, on the screen.")] = 200,
+    output: Output = None,
+    group: Group = "",
+    name: Names = None,
+    tensorboard: TensorBoard = False,
+    points: Points = 200,
     as_json: Json = False,
 ) -> None:
     """Draw what a trial reported, or write all of it to a file: CSV, Parquet, or TensorBoard's own."""
-    import msgspec
-
     with connect(context) as client:
         found = client.trial(trial)
-        if output is not None:
-            from clutch.cli.metric_files import write_metrics
-
-            count = write_metrics(found, output, group=group, names=tuple(name or ()), tensorboard=tensorboard)
-            typer.echo(f"{output}: {count:,} points")
-            return
-        if tensorboard:
-            raise BadRequest("no folder is named", object="--tensorboard", next_step="Say --output FOLDER.")
-        series = found.metrics(group=group, name=tuple(name or ()), points=points)
-        if as_json:
-            typer.echo(msgspec.json.encode(series).decode())
-            return
-        from clutch.cli.metric_files import drawn
-
-        typer.echo(drawn(series) or "It has reported nothing of this kind.")
+        asked = Asked(group, tuple(name or ()), points, tensorboard, as_json)
+        tell(client, Reported(found.metrics, lambda: found.detail().tasks), asked, output)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from clutch.sdk import calls
 from clutch.sdk.output import Filters, Follower, first_page, next_page, output_query, parse_page
 from clutch.sdk.reading import LOOK_FIRST_S, LOOK_MAX_S
 from clutch.wire.api import TaskDetail, WhyTask
 from clutch.wire.errors import TimedOut, Unavailable
+from clutch.wire.metrics import Series
 from clutch.wire.outcomes import TaskState
 from clutch.wire.output import OutputLine
 
@@ -36,6 +37,10 @@ class AsyncTask:
     async def why(self) -> WhyTask:
         """Where it stands and how it came to that."""
         return await self.client.perform(calls.why_task(self.id))
+
+    async def metrics(self, **fields: Any) -> tuple[Series, ...]:
+        """What it reported, as series: ``group``, ``name``, ``points`` (0: as many as the master gives)."""
+        return (await self.client.perform(calls.task_metrics(self.id, **fields))).items
 
     async def wait(self, timeout_s: float | None = None) -> TaskDetail:
         """Itself, ended. ``TimedOut`` when that takes longer than ``timeout_s``."""

@@ -25,6 +25,7 @@ from clutch.wire.api import (
     TaskDetail,
     WhyTask,
 )
+from clutch.wire.metrics import Series
 from clutch.wire.output import OutputLine, OutputPage, OutputQuery
 from clutch.wire.specs import PoolSpec
 from clutch.wire.views import NodeView, TaskView
@@ -50,6 +51,16 @@ def get_task(task: str) -> Call[TaskDetail]:
 
 def why_task(task: str) -> Call[WhyTask]:
     return get(("tasks", task, "why"), WhyTask)
+
+
+def task_metrics(task: str, **fields: Any) -> Call[Page[Series]]:
+    """``group``, ``name``, ``points``; with ``exact`` every point, by pages (``after``, ``limit``)."""
+    return get(("tasks", task, "metrics"), Page[Series], asked_metrics(fields))
+
+
+def asked_metrics(fields: dict[str, Any]) -> dict[str, Any]:
+    """``superseded`` is true unless it is denied, so a False must be said: other flags are left out then."""
+    return {**fields, "superseded": "false"} if fields.get("superseded") is False else fields
 
 
 def move_task(task: str, move: str) -> Call[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clutch.sdk.call import Call, get, pairs, patch, path, post
-from clutch.sdk.calls import output_fields
+from clutch.sdk.calls import asked_metrics, output_fields
 from clutch.wire.api import Page, WhyTask
 from clutch.wire.experiment_api import (
     AnswerSearch,
@@ -108,7 +108,7 @@ def move_trial(trial: str, move: str) -> Call[None]:
 
 def trial_metrics(trial: str, **fields: Any) -> Call[Page[Series]]:
     """``group``, ``name`` (several), ``epoch``, ``points``, ``superseded``."""
-    return get(("trials", trial, "metrics"), Page[Series], _spoken(fields))
+    return get(("trials", trial, "metrics"), Page[Series], asked_metrics(fields))
 
 
 def read_trial_output(trial: str, query: OutputQuery) -> Call[OutputPage]:
@@ -131,16 +131,6 @@ def follow_experiment_output(experiment: str, query: OutputQuery, trials: tuple[
     """Pages as they come, one JSON object a line, until the experiment, or these trials, have ended."""
     fields = output_fields(query) | {"trial": trials, "follow": True}
     return Call(method="GET", path=path("experiments", experiment, "output"), query=pairs(fields), repeatable=True)
-
-
-def task_metrics(task: str, **fields: Any) -> Call[Page[Series]]:
-    """Of one task alone; with ``exact`` every point, by pages (``after``, ``limit``)."""
-    return get(("tasks", task, "metrics"), Page[Series], _spoken(fields))
-
-
-def _spoken(fields: dict[str, Any]) -> dict[str, Any]:
-    """``superseded`` is true unless it is denied, so a False must be said: other flags are left out then."""
-    return {**fields, "superseded": "false"} if fields.get("superseded") is False else fields
 
 
 def latest_metrics(trial: str, group: str = "") -> Call[Page[LatestValue]]:

@@ -11,6 +11,7 @@ from clutch.sdk.output import Filters, Follower, output_query
 from clutch.sdk.reading import LOOK_FIRST_S, LOOK_MAX_S, follow_lines, read_lines
 from clutch.wire.api import TaskDetail, WhyTask
 from clutch.wire.errors import TimedOut, Unavailable
+from clutch.wire.metrics import Series
 from clutch.wire.outcomes import TaskState
 from clutch.wire.output import OutputLine
 
@@ -45,6 +46,10 @@ class Task:
     def why(self) -> WhyTask:
         """Where it stands and how it came to that."""
         return self.client.perform(calls.why_task(self.id))
+
+    def metrics(self, **fields: Any) -> tuple[Series, ...]:
+        """What it reported, as series: ``group``, ``name``, ``points`` (0: as many as the master gives)."""
+        return self.client.perform(calls.task_metrics(self.id, **fields)).items
 
     def wait(self, timeout_s: float | None = None) -> TaskDetail:
         """Itself, ended. ``TimedOut`` when that takes longer than ``timeout_s``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import signal
 import subprocess
@@ -92,6 +94,20 @@ def test_a_python_file_of_the_folder_needs_no_word_before_it(admin: User, tmp_pa
     assert admin.run("run", "--code", str(tmp_path), "hello.py", "you").stdout == b"hello you\n"
     bad = admin.run("run", "--code", str(tmp_path), "--search", "a=int(1,2)", "other.py", code=2)
     assert b"other.py: there is no such file in" in bad.stderr
+
+
+def test_what_a_program_reports_is_drawn_and_written(admin: User, tmp_path: Path) -> None:
+    program = "import clutch\nwith clutch.init() as run:\n    for n in range(1, 6): run.report(n, loss=1 / n)\n"
+    (tmp_path / "train.py").write_text(program)
+    admin.run("run", "--code", str(tmp_path), "--name", "reporter", "--", "train.py")
+    assert "training/loss" in admin.says("metrics", "reporter")
+    (series,) = json.loads(admin.says("metrics", "reporter", "--name", "loss", "--json"))
+    assert [(point["step"], point["value"]) for point in series["points"]] == [(n, 1 / n) for n in range(1, 6)]
+    admin.run("metrics", "reporter", "--output", str(tmp_path / "all.csv"))
+    with (tmp_path / "all.csv").open() as file:
+        assert [int(point["step"]) for point in csv.DictReader(file)] == [1, 2, 3, 4, 5]
+    assert "reported nothing" in admin.says("metrics", "reporter", "--group", "validation")
+    assert b"Say --output" in admin.run("metrics", "reporter", "--tensorboard", code=2).stderr
 
 
 def test_several_members_are_told_apart(admin: User) -> None:

@@ -48,7 +48,7 @@ def test_a_query_leaves_out_what_was_not_said() -> None:
 def test_superseded_points_can_be_denied() -> None:
     asked = experiment_calls.trial_metrics("e.1", name="loss", superseded=False).target
     assert asked == "/api/v1/trials/e.1/metrics?name=loss&superseded=false"
-    assert "superseded" not in experiment_calls.task_metrics("e.1").target
+    assert "superseded" not in calls.task_metrics("e.1").target
 
 
 def test_a_submit_is_repeatable_only_with_a_key() -> None:
