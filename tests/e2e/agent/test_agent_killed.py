@@ -38,7 +38,7 @@ async def shown(cluster: Cluster, task: str, size: int) -> None:
 async def test_an_agent_killed_again_and_again_in_mid_output(cluster: Cluster) -> None:
     chance = Random(3)
     agent = cluster.agent("n1")
-    await cluster.master.run("t", sys.executable, "-c", TICKING)
+    await cluster.master.run("t", sys.executable, "-c", TICKING, on_lost="wait")
     for number in range(4):
         await shown(cluster, "t", 40_000 * (number + 1) + chance.randrange(20_000))
         agent.kill()
@@ -78,8 +78,8 @@ async def test_what_ended_while_no_agent_was_there_is_told_by_the_next(cluster: 
 
 async def test_a_master_killed_in_mid_output_goes_on_where_it_was(cluster: Cluster) -> None:
     cluster.agent("n1")
-    await cluster.master.run("t", sys.executable, "-c", TICKING)
-    await cluster.master.run("short", "sh", "-c", "echo begun; sleep 1; echo done")
+    await cluster.master.run("t", sys.executable, "-c", TICKING, on_lost="wait")
+    await cluster.master.run("short", "sh", "-c", "echo begun; sleep 1; echo done", on_lost="wait")
     for number in range(3):
         await shown(cluster, "t", 60_000 * (number + 1))
         await cluster.master.kill()
@@ -92,7 +92,7 @@ async def test_a_master_killed_in_mid_output_goes_on_where_it_was(cluster: Clust
 
 async def test_members_go_on_while_no_master_is_there(cluster: Cluster) -> None:
     cluster.agent("n1")
-    await cluster.master.run("t", "sh", "-c", "echo begun; sleep 1; echo done > finished; echo done")
+    await cluster.master.run("t", "sh", "-c", "echo begun; sleep 1; echo done > finished; echo done", on_lost="wait")
     await shown(cluster, "t", 6)
     await cluster.master.kill()
     work = cluster.folder / "n1" / "work"
@@ -133,7 +133,7 @@ async def test_a_cut_link_is_made_again_and_nothing_is_missing(cluster: Cluster)
     wire = Wire(port)
     await wire.open()
     cluster.agent("n1", masters=[f"http://127.0.0.1:{wire.port}"])
-    await cluster.master.run("t", sys.executable, "-c", TICKING)
+    await cluster.master.run("t", sys.executable, "-c", TICKING, on_lost="wait")
     for number in range(4):
         await shown(cluster, "t", 50_000 * (number + 1))
         wire.cut()
