@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.backends.blobs.directory import DirectoryBlobs
-from clutch.backends.blobs.part_sums import FROM_BYTES, PartSums, decode, part_bytes_of, sum_of
+from clutch.backends.blobs.part_sums import FROM_BYTES, PartSums, Summing, decode, part_bytes_of, sum_of
 from clutch.wire.errors import Corrupt
 
 SIZE = FROM_BYTES + 12_345
@@ -37,6 +38,17 @@ def test_what_are_no_sums_of_this_file_are_none(junk: bytes) -> None:
     assert decode(good, SHA, 3 * SIZE) is None
 
 
+@given(st.binary(max_size=60), st.lists(st.integers(1, 9), max_size=20), st.integers(1, 12))
+def test_sums_do_not_depend_on_the_pieces_that_come(content: bytes, pieces: list[int], part_bytes: int) -> None:
+    summing, rest = Summing(part_bytes), memoryview(content)
+    for size in pieces:
+        summing.add(rest[:size])
+        rest = rest[size:]
+    summing.add(rest)
+    parts = [content[at : at + part_bytes] for at in range(0, len(content), part_bytes)]
+    assert summing.sums() == PartSums(part_bytes, tuple(xxhash.xxh3_64_intdigest(part) for part in parts))
+
+
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -56,7 +68,9 @@ async def test_a_large_file_comes_back_by_its_parts(tmp_path: Path) -> None:
     sums = decode(os.getxattr(place, PARTS), (await blobs.stat("a/b")).sha256, SIZE)
     assert sums is not None
     with place.open("rb") as file:
-        assert sums.sums[0] == sum_of(file.fileno(), 0, sums.part_bytes)
+        for number, found in enumerate(sums.sums):
+            first = number * sums.part_bytes
+            assert found == sum_of(file.fileno(), first, min(first + sums.part_bytes, SIZE))
     told: list[int] = []
     await blobs.get_file("a/b", tmp_path / "back", progress=lambda done, reused: told.append(done))
     assert (tmp_path / "back").read_bytes() == content

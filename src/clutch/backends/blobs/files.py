@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clutch.backends.blobs.base import Progress
-from clutch.backends.blobs.part_sums import PartSums, copied_by_parts, part_bytes_of, sum_of
+from clutch.backends.blobs.part_sums import PartSums, Summing, copied_by_parts, part_bytes_of
 from clutch.wire.errors import BadRequest, Conflict, Corrupt, DiskFull, NotAllowed, NotFound, Unavailable
 
 Result = TypeVar("Result")
@@ -209,6 +209,7 @@ class Copy:
         self._progress = progress
         self._stop = stop
         self._buffer = memoryview(bytearray(0))
+        self._summing: Summing | None = None
         self.sums: PartSums | None = None
         """Of the parts of a large file that was copied whole."""
 
@@ -228,11 +229,11 @@ class Copy:
         With ``sync`` the disk is busy meanwhile too, and whoever syncs the target afterwards waits for little.
         """
         hashing: deque[Future[None]] = deque()
-        summing: list[Future[int]] = []
         part_bytes = part_bytes_of(stop_at) if sync and not self.size_bytes else 0
+        self._summing = Summing(part_bytes) if part_bytes else None
         self._buffer = memoryview(bytearray(min(_HASH_BYTES, max(1, stop_at))))
         begun_at = written_out = self.size_bytes
-        with ThreadPoolExecutor(1) as hasher, ThreadPoolExecutor(1) as summer:
+        with ThreadPoolExecutor(1) as hasher:
             while self.size_bytes < stop_at:
                 self._stop.check()
                 count = _copy_some(origin, target, self.size_bytes, min(CHUNK_BYTES, stop_at - self.size_bytes))
@@ -241,10 +242,6 @@ class Copy:
                 hashing.append(hasher.submit(self._hash, target, self.size_bytes, self.size_bytes + count))
                 self.size_bytes += count
                 self.tell()
-                if part_bytes:
-                    while (len(summing) + 1) * part_bytes <= self.size_bytes:
-                        first = len(summing) * part_bytes
-                        summing.append(summer.submit(sum_of, target, first, first + part_bytes))
                 if sync and self.size_bytes - written_out >= _WRITE_OUT_BYTES:
                     _begin_writing_out(target, written_out, self.size_bytes)
                     written_out = self.size_bytes
@@ -254,11 +251,8 @@ class Copy:
                 os.fdatasync(target)
             while hashing:
                 hashing.popleft().result()
-            if part_bytes and self.size_bytes == stop_at:
-                sums = [one.result() for one in summing]
-                if len(sums) * part_bytes < stop_at:
-                    sums.append(sum_of(target, len(sums) * part_bytes, stop_at))
-                self.sums = PartSums(part_bytes, tuple(sums))
+            if self._summing is not None and self.size_bytes == stop_at:
+                self.sums = self._summing.sums()
 
     def run_by_parts(self, origin: int, target: int, size_bytes: int, sums: PartSums) -> bool:
         """Copy all of it. Whether each part fits its sum; the digest says nothing then."""
@@ -288,7 +282,10 @@ class Copy:
             count = os.preadv(target, [self._buffer[: stop - start]], start)
             if not count:
                 raise OSError(errno.EIO, "the file became shorter while it was written")
-            self.digest.update(self._buffer[:count])
+            piece = self._buffer[:count]
+            self.digest.update(piece)
+            if self._summing is not None:  # while the piece is in the processor's own memory
+                self._summing.add(piece)
             start += count
 
 

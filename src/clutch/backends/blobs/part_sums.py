@@ -36,6 +36,34 @@ class PartSums(msgspec.Struct, frozen=True):
         return head + struct.pack(f"<{len(self.sums)}Q", *self.sums)
 
 
+class Summing:
+    """The sums of a file whose bytes come in order, a piece at a time."""
+
+    def __init__(self, part_bytes: int) -> None:
+        self._part_bytes = part_bytes
+        self._left = part_bytes
+        self._sum = xxhash.xxh3_64()
+        self._sums: list[int] = []
+
+    def add(self, piece: memoryview) -> None:
+        while piece:
+            now, piece = piece[: self._left], piece[self._left :]
+            self._sum.update(now)
+            self._left -= len(now)
+            if not self._left:
+                self._end_part()
+
+    def sums(self) -> PartSums:
+        """Of all that came; nothing may come any more."""
+        if self._left < self._part_bytes:
+            self._end_part()
+        return PartSums(self._part_bytes, tuple(self._sums))
+
+    def _end_part(self) -> None:
+        self._sums.append(self._sum.intdigest())
+        self._sum, self._left = xxhash.xxh3_64(), self._part_bytes
+
+
 def decode(content: bytes, sha256: str, size_bytes: int) -> PartSums | None:
     """None if these are not the sums of a file with this hash and size."""
     if len(content) < _HEAD.size:
