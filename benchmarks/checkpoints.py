@@ -11,8 +11,8 @@ files with the client library alone, as many parts at once, which hashes nothing
 
 Beside each median stand the best round and the CPU time. `bound` is what the hash alone allows: SHA-256 of the largest
 file is one thread, and all hashes and copies share the cores. The ratios mean something only on an idle machine.
-Before each step so much memory is touched and given back: in a virtual machine the first to use a page that the host
-has taken back pays for it, several times what a copy costs, and that was always whoever came after a pause.
+Before each step all free memory is touched and given back: in a virtual machine the first to use a page that the host
+has taken back pays for it, several times what a copy costs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from clutch.wire.experiments import Storage
 
 MIB = 1 << 20
 AIM = 0.80
-TOUCHED_BYTES = 4 << 30
+LEFT_FREE_BYTES = 512 << 20
 ZEROS = bytes(MIB)
 PREFIX = "checkpoints/1-bench"
 
@@ -70,14 +70,17 @@ def timed(call: Callable[[], object], clean: Path | None = None) -> tuple[float,
     if clean is not None:
         shutil.rmtree(clean, ignore_errors=True)
     os.sync()
-    touch(TOUCHED_BYTES)
+    touch_free_memory()
     before, began = _cpu(), time.perf_counter()
     call()
     return time.perf_counter() - began, _cpu() - before
 
 
-def touch(size: int) -> None:
-    """Use so much memory and give it back, so that whoever takes it next finds it there."""
+def touch_free_memory() -> None:
+    """Use what is free and give it back, so that whoever takes it next finds it there."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free_kib = next(int(line.split()[1]) for line in lines if line.startswith("MemFree:"))
+    size = max(MIB, (free_kib * 1024 - LEFT_FREE_BYTES) // MIB * MIB)
     with mmap.mmap(-1, size) as pages:
         for start in range(0, size, MIB):
             pages[start : start + MIB] = ZEROS
