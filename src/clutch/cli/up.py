@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -98,9 +99,14 @@ def spawn(folder: Path) -> Up:
         )
     os.close(write_end)
     said = _told(read_end)
+    if said is None:
+        raise Unavailable(
+            f"it is not up after {UP_WITHIN_S:g} s, and still tries",
+            object="clutch up",
+            next_step=f"Read {log_path}; 'clutch down' ends it.",
+        )
     if not said:
-        process.kill()
-        process.wait(timeout=DOWN_WITHIN_S)
+        process.wait(timeout=UP_WITHIN_S)
         lines = log_path.read_bytes()[began_at:].decode("utf-8", "replace").splitlines()[-5:]
         raise Unavailable(
             "it did not come up: "
@@ -111,8 +117,8 @@ def spawn(folder: Path) -> Up:
     return msgspec.json.decode(said, type=Up)
 
 
-def _told(read_end: int) -> bytes:
-    """What is said through this pipe until its writer is gone; nothing if that takes too long."""
+def _told(read_end: int) -> bytes | None:
+    """What is said through this pipe until its writer is gone; None if that takes too long."""
     said, until = b"", time.monotonic() + UP_WITHIN_S
     with os.fdopen(read_end, "rb", buffering=0) as pipe:
         while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -120,14 +126,14 @@ def _told(read_end: int) -> bytes:
             if not piece:
                 return said
             said += piece
-    return b""
+    return None
 
 
 def _tell(seen: Up, ready_fd: int, as_json: bool) -> None:
     if ready_fd < 0:
         _show(seen, as_json, "The cluster is up. Ctrl-C stops it.")
         return
-    with os.fdopen(ready_fd, "wb") as pipe:
+    with suppress(BrokenPipeError), os.fdopen(ready_fd, "wb") as pipe:  # nobody waits any more; it is up all the same
         pipe.write(msgspec.json.encode(seen))
 
 
