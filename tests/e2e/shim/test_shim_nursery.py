@@ -100,6 +100,7 @@ async def test_members_outlive_their_nursery_and_nothing_stays_dead_in_it(ground
     await eventually(lambda: proc.stat(nursery) is None)
     others = ground.open()
     seen = await others.observe(key_of(spec))
-    assert seen is not None and seen.status is MemberStatus.RUNNING and running(word) == [seen.pid]
+    assert seen is not None and seen.status is MemberStatus.RUNNING
+    await eventually(lambda: running(word) == [seen.pid])  # its command has begun by now, or is about to
     await others.end(key_of(spec))
     assert (await others.wait(key_of(spec), 30.0)).cause is ExitCause.ENDED
