@@ -28,6 +28,14 @@ def report(run: clutch.Run, step: int) -> None:
         run.validate(step, loss=1_000.0 - step)
 
 
+def in_file(path: Path, mark: bytes) -> int:
+    """How often a file has these bytes; a spool is made with its first batch, by a thread of the run's."""
+    try:
+        return path.read_bytes().count(mark)
+    except FileNotFoundError:
+        return 0
+
+
 def main() -> None:
     info = read_info()
     spool = Path(info.tmp) / spool_name(info)
@@ -55,7 +63,7 @@ def main() -> None:
         report(run, step)
     mark = f'"step":{last},'.encode()
     patience = time.monotonic() + 30.0
-    while (spool / "spool.jsonl").read_bytes().count(mark) < 2:  # the point and the validation
+    while in_file(spool / "spool.jsonl", mark) < 2:  # the point and the validation
         time.sleep(0.005)
         if time.monotonic() > patience:
             reporter = run._reporter
