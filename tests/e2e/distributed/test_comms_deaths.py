@@ -72,9 +72,11 @@ def test_who_leaves_is_missed_only_in_calls_after_its_last(who: int) -> None:
         assert f"rank {who}: it closed its group before allgather() #3" in one["said"]
 
 
+GATHERS = ("rank 0 is in barrier() #5 while rank 2 is in gather() #5", "while rank 2 is in barrier() #6")
+"""Who gathers and is not the root has sent its share and gone on: the others may see it there first."""
 MIXED = [
-    ([3], [["barrier"], ["barrier"], ["gather", 1]], "rank 0 is in barrier() #5 while rank 2 is in gather() #5"),
-    ([1, 1, 1], [["barrier"], ["barrier"], ["gather", 1]], "rank 0 is in barrier() #5 while rank 2 is in gather() #5"),
+    ([3], [["barrier"], ["barrier"], ["gather", 1]], GATHERS),
+    ([1, 1, 1], [["barrier"], ["barrier"], ["gather", 1]], GATHERS),
     (
         [1, 1, 1],
         [["broadcast", 1, 2], ["broadcast", 1, 2], ["broadcast", 1, 1]],
@@ -87,12 +89,14 @@ MIXED = [
 
 
 @pytest.mark.parametrize(("nodes", "calls", "named"), MIXED)
-def test_ranks_in_different_calls_are_named_with_both_calls(nodes: list[int], calls: list[object], named: str) -> None:
+def test_ranks_in_different_calls_are_named_with_both_calls(
+    nodes: list[int], calls: list[object], named: str | tuple[str, ...]
+) -> None:
     with house(nodes, "mixed", options={"calls": calls}) as ranks:
         found, _ = ranks.finish()
     for one in found:
         assert one.get("error") == "conflict", one
-        assert named in one["said"]
+        assert any(words in one["said"] for words in ((named,) if isinstance(named, str) else named)), one
 
 
 def test_groups_on_one_machine_do_not_disturb_each_other() -> None:

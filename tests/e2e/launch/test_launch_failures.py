@@ -22,7 +22,9 @@ PYTHON = (sys.executable, "program.py")
 DIES = """
 import os, sys, time
 rank, folder = int(os.environ["RANK"]), sys.argv[1]
-open(f"{folder}/{rank}.pid", "w").write(str(os.getpid()))
+with open(f"{folder}/{rank}.new", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(f"{folder}/{rank}.new", f"{folder}/{rank}.pid")  # whole, before anybody sees it and fails
 while len([name for name in os.listdir(folder) if name.endswith(".pid")]) < 5:
     time.sleep(0.01)
 if rank == 3:

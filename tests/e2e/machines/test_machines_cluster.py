@@ -87,8 +87,9 @@ class Elastic:
 
     def agents(self) -> list[int]:
         """Processes of agents that the provider started, here or over ssh."""
-        places = [*self.folder.rglob("data/agent.token")]
-        return [pid for place in places for pid in residue.agents_of(place.parent)]
+        walked = os.walk(self.folder)  # what vanishes meanwhile is no error to it
+        places = [Path(place) for place, _, files in walked if "agent.token" in files and Path(place).name == "data"]
+        return [pid for place in places for pid in residue.agents_of(place)]
 
     def all_gone(self) -> None:
         until(lambda: not self.nodes(), "no node is left", 60)
