@@ -3,7 +3,25 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
+
+# Before anything imports them, wherever it is: their asserts say what they saw.
+pytest.register_assert_rewrite(
+    "clutch.testing.access_suite",
+    "clutch.testing.blobs_ground",
+    "clutch.testing.blobs_suite",
+    "clutch.testing.blobs_suite_faults",
+    "clutch.testing.containers_suite",
+    "clutch.testing.journal_suite",
+    "clutch.testing.journal_suite_faults",
+    "clutch.testing.journal_suite_views",
+    "clutch.testing.machines_suite",
+    "clutch.testing.metrics_suite",
+    "clutch.testing.names_suite",
+    "clutch.testing.output_suite",
+    "clutch.testing.transports_suite",
+)
 
 # What is started in the background, or by nohup, ignores these, and would pass that on to everything a test starts. A
 # handler is not passed on.

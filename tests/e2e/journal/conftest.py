@@ -9,10 +9,6 @@ from clutch.backends.journal.base import FullJournal
 from clutch.backends.journal.opening import open_journal
 from clutch.testing.postgres import any_server, fresh_database
 
-pytest.register_assert_rewrite(
-    "clutch.testing.journal_suite", "clutch.testing.journal_suite_faults", "clutch.testing.journal_suite_views"
-)
-
 Address = Callable[[str], Awaitable[str]]
 Open = Callable[[str], Awaitable[FullJournal]]
 
